@@ -1,0 +1,48 @@
+# Two commands do everything: `make demo` and `make test`. Both build .venv first and write only inside this folder.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/inductor
+export TORCH_HOME := $(CURDIR)/.cache/torch
+export HF_HOME := $(CURDIR)/.cache/huggingface
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint types tests format clean
+.DEFAULT_GOAL := demo
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "spaceform needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-cache-dir -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m spaceform.tour
+
+test: lint types tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy --cache-dir .cache/mypy
+
+# One thread a process, two processes: the sums come out the same on every machine.
+tests: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .cache .hypothesis
