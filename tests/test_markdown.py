@@ -11,7 +11,7 @@ BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """(line, code) of every block; one fenced as ```python no-run is for reading only and says why in its text."""
+    """(line, code) of every block, but for those fenced as ```python no-run: they are for reading only."""
     text = page.read_text(encoding="utf-8")
     return [
         (text[: m.start()].count("\n") + 1, m.group(2))
@@ -29,9 +29,13 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_pages_link_to_files_that_exist() -> None:
-    missing = []
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if "://" not in target and not (page.parent / target).exists():
-                missing.append(f"{page.name}: {target}")
-    assert not missing
+    links = [
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    ]
+    assert not [
+        f"{page.name}: {target}"
+        for page, target in links
+        if "://" not in target and not (page.parent / target).exists()
+    ]
