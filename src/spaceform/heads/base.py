@@ -1,0 +1,229 @@
+"""What every head is: embeddings and labels in, an objective out; embeddings in, probabilities out."""
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Generator, Tensor, nn
+
+from spaceform.geometry import Geometry
+
+
+class Head(nn.Module, ABC):
+    """A classification head on embeddings `z` of shape (batch, dim), un-normalised, as a network emits them.
+
+    A leaf gives `geometry`, `_objective` and `_logit_samples`; the base checks the input and takes care of
+    precision: whatever autocast says and whatever type `z` has, both are called in float32 or better.
+
+    Values are checked on the CPU only, where it costs no synchronisation: there a label out of range or an
+    embedding that is not finite raises; on other devices it is a device-side assertion or a NaN.
+    """
+
+    log_beta: Tensor
+
+    def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
+        super().__init__()
+        for name, value in {"dim": dim, "num_classes": num_classes, "class_chunk": class_chunk}.items():
+            if value is not None and not (isinstance(value, int) and value > 0):
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        self.dim = dim
+        self.num_classes = num_classes
+        self.class_chunk = class_chunk
+
+    def _add_temperature(self, beta: float, learn_beta: bool) -> None:
+        """The inverse temperature β = exp(τ): `log_beta` = τ is a parameter, or a buffer if fixed."""
+        if not (math.isfinite(beta) and beta > 0):
+            raise ValueError(f"beta must be positive and finite, got {beta!r}")
+        tau = torch.tensor(math.log(beta))
+        if learn_beta:
+            self.log_beta = nn.Parameter(tau)
+        else:
+            self.register_buffer("log_beta", tau)
+
+    @property
+    def beta(self) -> Float[Tensor, ""]:
+        """The inverse temperature β = exp(τ); only heads that have one."""
+        return self.log_beta.exp()
+
+    # What a leaf gives.
+
+    @property
+    @abstractmethod
+    def geometry(self) -> Geometry:
+        """How two embeddings are compared at retrieval; a class attribute or a property."""
+
+    @abstractmethod
+    def _objective(
+        self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"], generator: Generator | None
+    ) -> Float[Tensor, " batch"]: ...
+
+    @abstractmethod
+    def _logit_samples(
+        self, z: Float[Tensor, "batch dim"], generator: Generator | None
+    ) -> Float[Tensor, "draws batch classes"]: ...
+
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
+        """Look at the untrained network's embeddings of training data, once, before training."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Be told that epoch `epoch` (the first is 0) begins."""
+
+    def confidence(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
+        """‖z‖: how sure the network is of its embedding; not a probability."""
+        return torch.linalg.vector_norm(self._promote(self._checked(z)), dim=-1)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameters by their role, as optimiser groups; every parameter is in exactly one."""
+        rest = [p for name, p in self.named_parameters() if name != "log_beta"]
+        groups: list[dict[str, Any]] = [{"params": rest, "name": "class_weights"}]
+        if isinstance(getattr(self, "log_beta", None), nn.Parameter):
+            groups.append({"params": [self.log_beta], "name": "temperature"})
+        return groups
+
+    # What every caller meets.
+
+    def forward(
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"],
+        *,
+        generator: Generator | None = None,
+    ) -> Float[Tensor, " batch"]:
+        """The training objective of every example, margins included; average it, or weight it first."""
+        z, y = self._checked(z), self._checked_labels(y, len(z))
+        with _no_autocast(z):
+            return self._objective(self._promote(z), y, generator)
+
+    def logit_samples(
+        self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
+    ) -> Float[Tensor, "draws batch classes"]:
+        """Logits whose softmax, averaged over the draws, is `predict_proba`; one draw if deterministic."""
+        z = self._checked(z)
+        with _no_autocast(z):
+            return self._logit_samples(self._promote(z), generator)
+
+    def log_probs(
+        self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """The logarithm of p(y | z), margins and training tricks left out."""
+        samples = self.logit_samples(z, generator=generator).log_softmax(-1)
+        return samples[0] if len(samples) == 1 else samples.logsumexp(0) - math.log(len(samples))
+
+    def predict_proba(
+        self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """p(y | z), margins and training tricks left out."""
+        return self.logit_samples(z, generator=generator).softmax(-1).mean(0)
+
+    def extra_repr(self) -> str:
+        parts = [f"dim={self.dim}", f"num_classes={self.num_classes}"]
+        if (tau := getattr(self, "log_beta", None)) is not None:
+            parts.append(f"beta={math.exp(tau.item()):.4g}, learn_beta={isinstance(tau, nn.Parameter)}")
+        if self.class_chunk is not None:
+            parts.append(f"class_chunk={self.class_chunk}")
+        return ", ".join(parts)
+
+    # Checks and precision.
+
+    def _promote(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+        """Embeddings in float32, or in the wider of its type and the parameters'."""
+        own = torch.promote_types(next(self.parameters()).dtype, torch.float32)
+        return z.to(torch.promote_types(z.dtype, own))
+
+    def _checked(self, z: Tensor) -> Tensor:
+        if z.ndim != 2 or z.shape[1] != self.dim:
+            raise ValueError(
+                f"z must have shape (batch, {self.dim}), got {tuple(z.shape)}: "
+                f"this head was made with dim={self.dim}"
+            )
+        if not z.is_floating_point():
+            raise TypeError(f"z must be floating point, got {z.dtype}: pass z.float()")
+        # A finite sum proves finite entries in one pass; huge entries overflow it and are looked at again.
+        if _values_readable(z) and not math.isfinite(z.detach().sum().item()) and not z.isfinite().all():
+            raise ValueError(
+                f"z must be finite, got {int((~z.isfinite()).sum())} NaN or infinite values of {z.numel()}: "
+                "check the learning rate and the network's input"
+            )
+        return z
+
+    def _checked_labels(self, y: Tensor, batch: int) -> Tensor:
+        if y.shape != (batch,):
+            raise ValueError(
+                f"y must have shape ({batch},), one label for each row of z, got {tuple(y.shape)}"
+            )
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(f"y must hold integer class labels, got {y.dtype}: pass y.long()")
+        if _values_readable(y) and batch:
+            least, most = (int(end) for end in y.aminmax())
+            if least < 0 or most >= self.num_classes:
+                raise ValueError(
+                    f"y must lie in 0..{self.num_classes - 1}, got {least if least < 0 else most}: "
+                    f"this head was made with num_classes={self.num_classes}"
+                )
+        return y.long()
+
+
+class DeterministicHead(Head):
+    """A head whose probabilities are one softmax of `logits`; a leaf gives `_logits`, or a faster `_loss` too."""
+
+    @abstractmethod
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]: ...
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return F.cross_entropy(self._logits(z), y, reduction="none")
+
+    def logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        """The logits of prediction, margins left out."""
+        return self.logit_samples(z)[0]
+
+    def _objective(
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"],
+        generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
+    ) -> Float[Tensor, " batch"]:
+        return self._loss(z, y)
+
+    def _logit_samples(
+        self,
+        z: Float[Tensor, "batch dim"],
+        generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
+    ) -> Float[Tensor, "1 batch classes"]:
+        return self._logits(z)[None]
+
+
+class StochasticHead(Head):
+    """A head whose embeddings are random: `z` parametrises a distribution, from which `sample` draws."""
+
+    @abstractmethod
+    def _sample(
+        self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
+    ) -> Float[Tensor, "n batch dim"]: ...
+
+    def sample(
+        self, z: Float[Tensor, "batch dim"], n: int, *, generator: Generator | None = None
+    ) -> Float[Tensor, "n batch dim"]:
+        """`n` draws of the embedding, on the unit sphere."""
+        if not (isinstance(n, int) and n > 0):
+            raise ValueError(f"n must be a positive integer, got {n!r}")
+        z = self._checked(z)
+        with _no_autocast(z):
+            return self._sample(self._promote(z), n, generator)
+
+
+def _values_readable(x: Tensor) -> bool:
+    """Whether looking at a value costs no synchronisation and breaks no graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
+    device = z.device.type
+    return (
+        torch.autocast(device, enabled=False)
+        if torch.is_autocast_enabled(device)
+        else contextlib.nullcontext()
+    )
