@@ -1,0 +1,33 @@
+"""Data sets, their splits, and batches of them."""
+
+from spaceform.data.augment import PIXELS, Pixels
+from spaceform.data.catalog import CATALOG, check, get, list_datasets, load
+from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.loader import Batch, evaluation_batches, preprocessing, train_batches
+from spaceform.data.photos import PHOTOS, Photos
+from spaceform.data.sampler import EpisodicSampler
+from spaceform.data.splits import imbalance, label_noise, split, targets
+
+__all__ = [
+    "CATALOG",
+    "PHOTOS",
+    "PIXELS",
+    "Batch",
+    "DataError",
+    "Dataset",
+    "EpisodicSampler",
+    "Photos",
+    "Pixels",
+    "Split",
+    "check",
+    "evaluation_batches",
+    "get",
+    "imbalance",
+    "label_noise",
+    "list_datasets",
+    "load",
+    "preprocessing",
+    "split",
+    "targets",
+    "train_batches",
+]

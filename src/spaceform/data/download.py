@@ -1,0 +1,167 @@
+"""Downloads that go on where they stopped, checked before they count.
+
+pooch keeps the checksums and moves a file into place only when it is right; what it does not do, going on
+after a cut connection, is the `Resume` here.
+"""
+
+import logging
+import shutil
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from spaceform.data.dataset import DataError
+
+CHUNK = 1 << 18
+ATTEMPTS = 5
+TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the file's name, the bytes so far and the bytes in all, if known."""
+
+
+@final
+@dataclass(frozen=True)
+class Remote:
+    """A file to fetch: its name, its checksum ("md5:…" or "sha256:…"), and addresses to try in order."""
+
+    name: str
+    checksum: str
+    urls: tuple[str, ...]
+
+
+@final
+class Resume:
+    """A pooch downloader that keeps the bytes it has in ``part`` and asks for the rest."""
+
+    def __init__(
+        self, part: Path, progress: Progress | None = None, attempts: int = ATTEMPTS, wait: float = 1.0
+    ) -> None:
+        self._part = part
+        self._progress = progress
+        self._attempts = attempts
+        self._wait = wait
+
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:  # noqa: ARG002 - pooch's signature
+        import requests
+
+        for attempt in range(1, self._attempts + 1):
+            before = self._size()
+            try:
+                self._receive(url)
+                break
+            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
+                # A connection that still brings bytes deserves another; one that brings none has its
+                # attempts.
+                if attempt == self._attempts or (before == self._size() == 0):
+                    raise
+                time.sleep(self._wait * attempt)
+        shutil.move(self._part, output_file)
+
+    def _receive(self, url: str) -> None:
+        import requests
+
+        have = self._size()
+        headers = (
+            {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
+            if have
+            else {"Accept-Encoding": "identity"}
+        )
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+            if (
+                response.status_code == 416
+            ):  # nothing is left to send, or what is here is longer than the file
+                if _total(response) != have:
+                    self._part.unlink()
+                    self._receive(url)
+                return
+            response.raise_for_status()
+            resumed = response.status_code == 206
+            total = _total(response)
+            done = have if resumed else 0
+            with open(self._part, "ab" if resumed else "wb") as file:
+                for chunk in response.iter_content(CHUNK):
+                    file.write(chunk)
+                    done += len(chunk)
+                    if self._progress is not None:
+                        self._progress(self._part.name.removesuffix(".part"), done, total)
+            if total is not None and done < total:
+                raise requests.ConnectionError(f"{done:,} of {total:,} bytes arrived")
+
+    def _size(self) -> int:
+        return self._part.stat().st_size if self._part.exists() else 0
+
+
+def fetch(remote: Remote, folder: Path, progress: Progress | None = None, *, wait: float = 1.0) -> Path:
+    """The file, from the first address that gives it with the right checksum; one that is here is checked."""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    folder.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for url in remote.urls:
+        try:
+            return Path(
+                pooch.retrieve(
+                    url,
+                    known_hash=remote.checksum,
+                    fname=remote.name,
+                    path=folder,
+                    downloader=Resume(folder / f"{remote.name}.part", progress, wait=wait),
+                )
+            )
+        except requests.RequestException as error:
+            failures.append(f"{url}: {_reason(error)}")
+        except ValueError as error:
+            if "hash" not in str(error):
+                raise
+            failures.append(f"{url}: the file there has another checksum than {remote.checksum}")
+        except OSError as error:
+            raise DataError(
+                f"{folder / remote.name} cannot be written ({error.strerror or error})."
+            ) from error
+    raise DataError(f"cannot download {remote.name} ({'; '.join(failures)})")
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar or zip archive into a folder: all of it, or nothing."""
+    staging = folder / f".{archive.name}.unpacking"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as z:
+                z.extractall(staging)
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(staging, filter="data")
+        for item in staging.iterdir():
+            if not (folder / item.name).exists():
+                item.rename(folder / item.name)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        raise DataError(f"{archive} cannot be unpacked into {folder} ({error}).") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _total(response: Any) -> int | None:
+    of = response.headers.get("Content-Range", "").rpartition("/")[2]
+    if of.isdigit():
+        return int(of)
+    length = response.headers.get("Content-Length", "")
+    return int(length) if response.status_code == 200 and length.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the server answered {response.status_code}"
+    cause: BaseException = error
+    while cause.__cause__ or cause.__context__ or (cause.args and isinstance(cause.args[0], Exception)):
+        cause = cause.__cause__ or cause.__context__ or cause.args[0]
+    return type(error).__name__ if cause is error else str(cause).rpartition(": ")[2]

@@ -1,0 +1,169 @@
+"""Cached features: `.npz` or `.parquet` with `X`, `y`, and optionally `split`, `groups` and `classes`."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spaceform.data.dataset import DataError, Dataset, Split
+
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_RESERVED = ("X", "y", "split", "groups", "classes")
+
+
+def load_features(path: Path) -> Dataset:
+    """Features of one item a row.
+
+    ``y`` are integers or strings. ``classes`` names them in order, ``y`` being 0, 1, … then; without it they
+    are numbered in sorted order. ``split`` says "train", "val" or "test". ``groups`` keeps items together. In
+    a parquet file ``X`` is a column of equally long lists, or else every other numeric column is a feature.
+    """
+    columns = _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path)
+    x, y = _array(columns, "X", path), _array(columns, "y", path)
+    if x.ndim != 2 or x.dtype.kind not in "fiu":
+        raise DataError(
+            f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
+        )
+    if y.ndim != 1 or len(y) != len(x):
+        raise DataError(f"{path} has {len(x):,} rows in X and y of shape {y.shape}; give one label a row.")
+    x = x.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    if len(bad):
+        raise DataError(
+            f"X in {path} has {len(bad):,} rows with NaN or infinite values, the first is row {bad[0]}; "
+            "remove or fill them."
+        )
+    labels, classes = _number_classes(y, columns.get("classes"), path)
+    return Dataset(
+        name=path.stem,
+        classes=classes,
+        labels=labels,
+        inputs=torch.from_numpy(x),
+        official=_official(columns.get("split"), len(x), path),
+        groups=_groups(columns.get("groups"), len(x), path),
+        source=(path,),
+    )
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(
+                    f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
+                )
+            return {name: archive[name] for name in archive.files if name in _RESERVED}
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
+        raise DataError(f"{path} is cut short or damaged ({error}); write it again by np.savez.") from error
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(
+            f"{path} holds pickled objects or no arrays at all ({error}); pickles are never read: "
+            "save X and y as plain numeric or string arrays by np.savez."
+        ) from error
+
+
+def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]}).") from error
+    columns = {}
+    for name in _RESERVED[1:-1]:
+        if name in table.column_names:
+            if table[name].null_count:
+                raise DataError(
+                    f"column {name!r} of {path} has {table[name].null_count:,} empty cells; fill them."
+                )
+            columns[name] = _text(table[name].to_numpy(zero_copy_only=False))
+    if "X" in table.column_names:
+        rows = table["X"].to_pylist()
+        lengths = {-1 if row is None else len(row) for row in rows}
+        if len(lengths) > 1 or -1 in lengths:
+            raise DataError(
+                f"column 'X' of {path} has rows of different lengths; each must hold the same features."
+            )
+        columns["X"] = np.array(rows, dtype=np.float32).reshape(len(rows), -1)
+    else:
+        numeric = [
+            field.name
+            for field in table.schema
+            if field.name not in _RESERVED
+            and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type))
+        ]
+        if numeric:
+            columns["X"] = np.column_stack([table[name].to_numpy().astype(np.float32) for name in numeric])
+    return columns
+
+
+def _text(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(str) if column.dtype == object else column
+
+
+def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
+    if name not in columns:
+        raise DataError(f"{path} has no {name!r} (it has {sorted(columns) or 'nothing'}); save both X and y.")
+    return columns[name]
+
+
+def _number_classes(
+    y: NDArray[Any], names: NDArray[Any] | None, path: Path
+) -> tuple[Int64[Tensor, "items"], tuple[str, ...]]:
+    if y.dtype.kind == "f" and np.array_equal(y, np.floor(y)):
+        y = y.astype(np.int64)
+    if y.dtype.kind not in "iuUSb":
+        raise DataError(f"y in {path} has type {y.dtype}; labels are integers or strings.")
+    if names is None or y.dtype.kind in "US":
+        values, numbers = np.unique(y, return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64)), tuple(_name(value) for value in values)
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(names):
+        raise DataError(
+            f"y in {path} goes from {y.min()} to {y.max()}, but there are {len(names)} names in classes; "
+            "number the labels from 0 in the order of the names."
+        )
+    return torch.from_numpy(y.astype(np.int64)), tuple(_name(value) for value in names)
+
+
+def _name(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _official(part: NDArray[Any] | None, n: int, path: Path) -> Split | None:
+    if part is None:
+        return None
+    known = [_PARTS.get(_name(value).lower()) for value in part.flat]
+    if part.shape != (n,) or None in known:
+        wrong = "a wrong length" if part.shape != (n,) else f"the value {part.flat[known.index(None)]!r}"
+        raise DataError(
+            f"split in {path} has {wrong}; give 'train', 'val' or 'test' for each of the {n:,} rows."
+        )
+    names = np.array(known)
+    train, val, test = (torch.from_numpy(np.flatnonzero(names == p)) for p in ("train", "val", "test"))
+    if not len(train):
+        raise DataError(f"split in {path} marks no row as 'train'.")
+    return Split(train, val, test)
+
+
+def _groups(groups: NDArray[Any] | None, n: int, path: Path) -> Int64[Tensor, "items"] | None:
+    if groups is None:
+        return None
+    if groups.shape != (n,):
+        raise DataError(
+            f"groups in {path} has shape {groups.shape}; give one group for each of the {n:,} rows."
+        )
+    return torch.from_numpy(np.unique(groups, return_inverse=True)[1].astype(np.int64))

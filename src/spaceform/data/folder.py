@@ -1,0 +1,91 @@
+"""A folder of images with a sub-folder for each class, optionally under `train/`, `val/` and `test/`."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.photos import decode
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
+SMALL = 64  # pixels an edge: up to here, images of one size are held in memory
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+def load_folder(folder: Path) -> Dataset:
+    """Images of a class per sub-folder; small ones of one size in memory, others as photos."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; give one that has a sub-folder of images for each class.")
+    parts = [child for child in _folders(folder) if child.name.lower() in _PARTS]
+    divided = any(_PARTS[part.name.lower()] == "train" for part in parts)
+    roots = parts if divided else [folder]
+    classes = sorted({child.name for root in roots for child in _folders(root)})
+    number = {name: i for i, name in enumerate(classes)}
+    items = [
+        (path, number[child.name], root.name.lower())
+        for root in roots
+        for child in _folders(root)
+        for path in _images(child)
+    ]
+    if not classes or not items:
+        raise DataError(
+            f"{folder} has no images in sub-folders; put those of each class into a sub-folder of its own "
+            f"({', '.join(sorted(EXTENSIONS))})."
+        )
+    labels = torch.tensor([label for _, label, _ in items])
+    empty = [
+        name
+        for name, count in zip(classes, torch.bincount(labels, minlength=len(classes)), strict=True)
+        if not count
+    ]
+    if empty:
+        raise DataError(f"the class folder {empty[0]!r} in {folder} has no images; add some or remove it.")
+    paths = tuple(path for path, _, _ in items)
+    part = np.array([_PARTS[name] if divided else "" for _, _, name in items])
+    train, val, test = (torch.from_numpy(np.flatnonzero(part == p)) for p in ("train", "val", "test"))
+    pixels = _small_images(paths)
+    return Dataset(
+        name=folder.resolve().name,
+        classes=tuple(classes),
+        labels=labels,
+        inputs=paths if pixels is None else pixels,
+        official=Split(train, val, test) if divided else None,
+        source=(folder,),
+    )
+
+
+def _small_images(paths: tuple[Path, ...]) -> UInt8[Tensor, "items channels height width"] | None:
+    """All images in memory, or None where one is larger than SMALL or of another size than the first."""
+    size = _size(paths[0])
+    if max(size) > SMALL or any(_size(path) != size for path in paths):
+        return None
+    x = np.stack([np.asarray(decode(path)) for path in paths])
+    grey = bool((x[..., :1] == x).all())
+    return torch.from_numpy(x[..., :1] if grey else x).permute(0, 3, 1, 2).contiguous()
+
+
+def _size(path: Path) -> tuple[int, int]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be decoded as an image ({error}); replace or remove it.") from error
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(
+        Path(base, name)
+        for base, _, names in os.walk(folder)
+        for name in names
+        if Path(name).suffix.lower() in EXTENSIONS and not name.startswith(".")
+    )

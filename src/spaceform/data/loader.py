@@ -1,0 +1,185 @@
+"""Batches for training and evaluation: from memory, or decoded by worker processes."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from spaceform.data.augment import Pixels, pixels_for
+from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.photos import Photos, photos_for
+from spaceform.data.sampler import EpisodicSampler
+
+Preprocessing: TypeAlias = Pixels | Photos | None
+"""How inputs reach the net; None for features, which go as they are."""
+
+Item: TypeAlias = tuple[Tensor, int] | DataError
+"""A decoded photo and its index, or what is wrong with the file."""
+
+_AUGMENTATION = 1  # the stream of random numbers beside the sampler's own
+
+
+class Batch(NamedTuple):
+    """One step of training: this process's part of an episode, and the size of the whole episode."""
+
+    inputs: Float[Tensor, "batch *shape"]
+    targets: Int64[Tensor, "batch"]
+    total: int
+
+
+def preprocessing(dataset: Dataset, split: Split) -> Preprocessing:
+    """The paper's preprocessing of a data set, or ours for own data; see `pixels_for` and `photos_for`."""
+    match dataset.kind:
+        case "features":
+            return None
+        case "photos":
+            return photos_for(dataset.name)
+        case "pixels":
+            assert isinstance(dataset.inputs, Tensor)
+            return pixels_for(dataset.name, dataset.inputs[split.train])
+
+
+def train_batches(
+    dataset: Dataset,
+    targets: Int64[Tensor, "items"],
+    sampler: EpisodicSampler,
+    how: Preprocessing,
+    *,
+    device: torch.device | None = None,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """The sampler's current epoch, augmented.
+
+    Each episode's randomness is a function of (seed, epoch, episode), whatever the device, the number of
+    workers and the number of processes. ``dataset.inputs`` in memory should already be on the device:
+    `Dataset.to`.
+    """
+    if isinstance(dataset.inputs, Tensor):
+        yield from _from_memory(dataset.inputs, targets, sampler, how)
+        return
+    assert isinstance(how, Photos)
+    loader = _photo_loader(dataset, how, _Keyed(sampler), workers, device)
+    for (inputs, index), number in zip(loader, range(sampler.start, sampler.episodes), strict=True):
+        y = targets[index]
+        yield Batch(inputs.to(device, non_blocking=True), y.to(device), len(sampler.episode(number)))
+
+
+def evaluation_batches(
+    dataset: Dataset,
+    indices: Int64[Tensor, "part"],
+    how: Preprocessing,
+    *,
+    batch_size: int = 512,
+    device: torch.device | None = None,
+    workers: int = 0,
+) -> Iterator[Float[Tensor, "batch *shape"]]:
+    """The inputs of a part, in order, without augmentation."""
+    parts = torch.split(indices, batch_size)
+    if isinstance(dataset.inputs, Tensor):
+        for part in parts:
+            x = dataset.inputs[part.to(dataset.inputs.device)]
+            yield how.evaluate(x) if isinstance(how, Pixels) else x
+        return
+    assert isinstance(how, Photos)
+    keys = [[(i, -1) for i in part.tolist()] for part in parts]
+    for inputs, _ in _photo_loader(dataset, how, keys, workers, device):
+        yield inputs.to(device, non_blocking=True)
+
+
+def _from_memory(
+    inputs: Tensor, targets: Int64[Tensor, "items"], sampler: EpisodicSampler, how: Preprocessing
+) -> Iterator[Batch]:
+    targets = targets.to(inputs.device)
+    mine = slice(sampler.rank, None, sampler.world_size)
+    for number in range(sampler.start, sampler.episodes):
+        episode = torch.from_numpy(sampler.episode(number))
+        index = episode[mine].to(inputs.device)
+        x = inputs[index]
+        if isinstance(how, Pixels):
+            if how.random:
+                generator = torch.Generator().manual_seed(int(_seeds(sampler, number, 1)[0]))
+                draws = how.draw(len(episode), x.shape[-2], x.shape[-1], generator=generator)
+                x = how.train(x, draws[mine])
+            else:
+                x = how.evaluate(x)
+        yield Batch(x, targets[index], len(episode))
+
+
+def _seeds(sampler: EpisodicSampler, number: int, n: int) -> NDArray[np.uint64]:
+    sequence = np.random.SeedSequence([sampler.seed, sampler.epoch, number, _AUGMENTATION])
+    return sequence.generate_state(n, np.uint64) >> np.uint64(1)  # torch takes seeds below 2⁶³
+
+
+@final
+class _Keyed:
+    """The sampler's batches, each index with the seed of its augmentation."""
+
+    def __init__(self, sampler: EpisodicSampler) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        s = self._sampler
+        for number in range(s.start, s.episodes):
+            episode = s.episode(number)
+            pairs = list(zip(episode.tolist(), _seeds(s, number, len(episode)).tolist(), strict=True))
+            yield pairs[s.rank :: s.world_size]
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+@final
+class _Decoded(TorchDataset[Item]):
+    """Photos by (index, seed); a negative seed means no augmentation."""
+
+    def __init__(self, dataset: Dataset, how: Photos) -> None:
+        assert not isinstance(dataset.inputs, Tensor)
+        self._paths = dataset.inputs
+        self._how = how
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, key: tuple[int, int]) -> Item:
+        index, seed = key
+        path = self._paths[index]
+        try:
+            return (self._how.train(path, seed) if seed >= 0 else self._how.evaluate(path)), index
+        except DataError as error:
+            return error  # handed over as a value: raised in a worker it would arrive wrapped in a traceback
+
+
+def _collate(items: list[Item]) -> tuple[Tensor, Tensor] | DataError:
+    good = []
+    for item in items:
+        if isinstance(item, DataError):
+            return item
+        good.append(item)
+    return torch.stack([photo for photo, _ in good]), torch.tensor([index for _, index in good])
+
+
+def _photo_loader(
+    dataset: Dataset,
+    how: Photos,
+    keys: "_Keyed | list[list[tuple[int, int]]]",
+    workers: int,
+    device: torch.device | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    loader: DataLoader[Item] = DataLoader(
+        _Decoded(dataset, how),
+        batch_sampler=keys,
+        num_workers=workers,
+        collate_fn=_collate,
+        pin_memory=device is not None and device.type == "cuda",
+        generator=torch.Generator(),  # the loader draws a base seed: not from the global stream
+    )
+    for batch in loader:
+        if isinstance(batch, DataError):
+            raise batch
+        yield batch
