@@ -78,7 +78,7 @@ def mobius_add(
 ) -> Float[Tensor, "*#batch dim"]:
     """Möbius: x ⊕ y = ((1 − c‖x‖²) s + c‖s‖² x) / ((1 − c‖x‖²)(1 − c‖y‖²) + c‖s‖²) with s = x + y."""
     _check(c, x=x, y=y)
-    dtype = torch.result_type(x, y)
+    dtype = torch.promote_types(x.dtype, y.dtype)
     x, y, eps_x, eps_y = _wide(x), _wide(y), x.dtype, y.dtype
     gap_x, gap_y = _gap(x, c, eps_x), _gap(y, c, eps_y)
     s = x + y
@@ -117,7 +117,7 @@ def distance(
 ) -> Float[Tensor, "*#batch"]:
     """d(x, y) = (2/√c) asinh(√c‖x − y‖ / √((1 − c‖x‖²)(1 − c‖y‖²))); gradient 0 where x = y."""
     _check(c, x=x, y=y)
-    dtype = torch.result_type(x, y)
+    dtype = torch.promote_types(x.dtype, y.dtype)
     gap = (_gap(_wide(x), c, x.dtype) * _gap(_wide(y), c, y.dtype)).squeeze(-1)
     chord = torch.linalg.vector_norm(_wide(x) - _wide(y), dim=-1)
     return (2 / math.sqrt(c) * torch.asinh(math.sqrt(c) * chord * gap.rsqrt())).to(dtype)
@@ -126,7 +126,7 @@ def distance(
 def pairwise_distance(x: Float[Tensor, "n dim"], y: Float[Tensor, "m dim"], c: float) -> Float[Tensor, "n m"]:
     """d(x_i, y_j) for all pairs in O(n·m) memory; exact differences, so near neighbours keep their digits."""
     _check(c, x=x, y=y)
-    dtype = torch.result_type(x, y)
+    dtype = torch.promote_types(x.dtype, y.dtype)
     work = torch.promote_types(dtype, torch.float32)
     scale_x = (math.sqrt(c) * _gap(_wide(x), c, x.dtype).rsqrt()).to(work)
     scale_y = _gap(_wide(y), c, y.dtype).rsqrt().to(work)
@@ -152,7 +152,7 @@ def hyperplane_logits(
             "points and normals must both be (classes, dim), "
             f"got {tuple(points.shape)} and {tuple(normals.shape)}"
         )
-    dtype = torch.result_type(z, points)
+    dtype = torch.promote_types(z.dtype, points.dtype)
     gap_z, gap_p = _gap(_wide(z), c, z.dtype), _gap(_wide(points), c, points.dtype).squeeze(-1)
     z, p, a = _wide(z), _wide(points), _wide(normals)
     norm = _norm(a, 1.0).squeeze(-1)

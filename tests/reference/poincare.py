@@ -1,0 +1,44 @@
+"""The Poincaré ball as it is written on paper: slow, obvious, in float64 tensors or mpmath numbers."""
+
+import mpmath
+import torch
+from torch import Tensor
+
+
+def mobius_add(x: Tensor, y: Tensor, c: float) -> Tensor:
+    """The textbook formula, broadcasting over leading axes."""
+    xy = (x * y).sum(-1, keepdim=True)
+    x2 = (x * x).sum(-1, keepdim=True)
+    y2 = (y * y).sum(-1, keepdim=True)
+    return ((1 + 2 * c * xy + c * y2) * x + (1 - c * x2) * y) / (1 + 2 * c * xy + c**2 * x2 * y2)
+
+
+def eq2_logits(z: Tensor, p: Tensor, a: Tensor, c: float) -> Tensor:
+    """Eq. 2 letter by letter, through a tensor of shape (batch, classes, dim)."""
+    w = mobius_add(-p[None], z[:, None], c)
+    conformal = 2 / (1 - c * (p * p).sum(-1))
+    norm = a.norm(dim=-1)
+    argument = 2 * c**0.5 * (w * a).sum(-1) / ((1 - c * (w * w).sum(-1)) * norm)
+    return conformal * norm / c**0.5 * torch.asinh(argument)
+
+
+def head_logits(z: Tensor, points: Tensor, normals: Tensor, c: float, margin: float = 1e-3) -> Tensor:
+    """Eq. 2 on free vectors: exponential maps at 0, the embedding projected, normals shrunk there."""
+
+    def expmap0(v: Tensor) -> Tensor:
+        r = c**0.5 * v.norm(dim=-1, keepdim=True)
+        return torch.tanh(r) / r * v
+
+    x, p = expmap0(z), expmap0(points)
+    norm = c**0.5 * x.norm(dim=-1, keepdim=True)
+    x = torch.where(norm > 1 - margin, x * (1 - margin) / norm, x)
+    return eq2_logits(x, p, normals * (1 - c * (p * p).sum(-1, keepdim=True)), c)
+
+
+def exact_distance(x: Tensor, y: Tensor, c: float) -> float:
+    """The distance of two points with 60 digits."""
+    with mpmath.workdps(60):
+        a, b, k = [mpmath.mpf(t) for t in x.tolist()], [mpmath.mpf(t) for t in y.tolist()], mpmath.mpf(c)
+        chord2 = sum((s - t) ** 2 for s, t in zip(a, b, strict=True))
+        gap = (1 - k * sum(s * s for s in a)) * (1 - k * sum(t * t for t in b))
+        return float(mpmath.acosh(1 + 2 * k * chord2 / gap) / mpmath.sqrt(k))
