@@ -95,7 +95,7 @@ class Head(nn.Module, ABC):
     ) -> Float[Tensor, " batch"]:
         """The training objective of every example, margins included; average it, or weight it first."""
         z, y = self._checked(z), self._checked_labels(y, len(z))
-        with _no_autocast(z):
+        with no_autocast(z):
             return self._objective(self._promote(z), y, generator)
 
     def logit_samples(
@@ -103,7 +103,7 @@ class Head(nn.Module, ABC):
     ) -> Float[Tensor, "draws batch classes"]:
         """Logits whose softmax, averaged over the draws, is `predict_proba`; one draw if deterministic."""
         z = self._checked(z)
-        with _no_autocast(z):
+        with no_autocast(z):
             return self._logit_samples(self._promote(z), generator)
 
     def log_probs(
@@ -168,7 +168,7 @@ class Head(nn.Module, ABC):
 
 
 class DeterministicHead(Head):
-    """A head whose probabilities are one softmax of `logits`; a leaf gives `_logits`, or a faster `_loss` too."""
+    """A head whose probabilities are one softmax of `logits`; a leaf gives `_logits` and may give `_loss`."""
 
     @abstractmethod
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]: ...
@@ -211,7 +211,7 @@ class StochasticHead(Head):
         if not (isinstance(n, int) and n > 0):
             raise ValueError(f"n must be a positive integer, got {n!r}")
         z = self._checked(z)
-        with _no_autocast(z):
+        with no_autocast(z):
             return self._sample(self._promote(z), n, generator)
 
 
@@ -220,7 +220,7 @@ def _values_readable(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def _no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
+def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
     device = z.device.type
     return (
         torch.autocast(device, enabled=False)

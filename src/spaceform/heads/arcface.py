@@ -1,0 +1,63 @@
+"""ARCFACE: the softmax of scaled cosines with an additive angular margin on the target, eq. 4."""
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from spaceform.geometry import Sphere
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.softmax import cosine_cross_entropy, cosine_logits
+
+
+@final
+class ArcFaceHead(DeterministicHead):
+    """The objective is that of COSINE with cos(θ_y + m) for the target; prediction leaves the margin out.
+
+    The margin is 0 for the first `warmup_epochs` epochs: call `start_epoch` at the start of each. What it is
+    now, the buffer `margin`, is part of the state dict. Past θ_y + m = π, where the cosine would rise and
+    reward a larger angle, the target goes on falling as −2 − cos(θ_y + m). The rest is as in `CosineHead`.
+    """
+
+    geometry = Sphere()
+    margin: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.5,
+        warmup_epochs: int = 0,
+        beta: float = 16.0,
+        learn_beta: bool = True,
+        class_chunk: int | None = None,
+    ) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        if not 0 <= margin < math.pi:
+            raise ValueError(f"margin must lie in [0, π), an angle in radians, got {margin!r}")
+        if warmup_epochs < 0:
+            raise ValueError(f"warmup_epochs must not be negative, got {warmup_epochs!r}")
+        self.full_margin = margin
+        self.warmup_epochs = warmup_epochs
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self._add_temperature(beta, learn_beta)
+        self.register_buffer("margin", torch.tensor(0.0))
+        self.start_epoch(0)
+
+    def start_epoch(self, epoch: int) -> None:
+        """No margin during the warm-up, the full one after."""
+        self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return cosine_cross_entropy(
+            z, self.weight.to(z.dtype), y, self.log_beta, self.margin, class_chunk=self.class_chunk
+        )

@@ -1,0 +1,44 @@
+"""COSINE: the softmax of scaled cosines, eq. 3."""
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from spaceform.geometry import Sphere
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.softmax import cosine_cross_entropy, cosine_logits
+
+
+@final
+class CosineHead(DeterministicHead):
+    """p(y | z) ∝ exp(β cos θ_y), θ_j the angle between z and w_j: norms do not count.
+
+    β = exp(τ) starts at `beta` and is learned unless `learn_beta=False`; the paper starts it at 1 where the
+    network starts at random, at 16 or 32 where it is pretrained. Class weights start Xavier-uniform.
+    A zero embedding has no direction: all its cosines are 0, and so is its gradient.
+    """
+
+    geometry = Sphere()
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        beta: float = 16.0,
+        learn_beta: bool = True,
+        class_chunk: int | None = None,
+    ) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self._add_temperature(beta, learn_beta)
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return cosine_cross_entropy(
+            z, self.weight.to(z.dtype), y, self.log_beta, class_chunk=self.class_chunk
+        )

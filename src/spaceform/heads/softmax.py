@@ -1,0 +1,304 @@
+"""Softmax cross entropy of z·w_j or β cos(z, w_j) as one autograd function, the class axis kept or streamed.
+
+Cosine logits are L = (u Wᵀ) σ with u = z/‖z‖ and σ_j = β/‖w_j‖: the weights are never normalised. With
+G = softmax(L) − onehot(y), A = G σ and the upstream gradient g of each example, the backward pass is
+
+    du = g A W,    dw = Aᵀ(g u), less its part along w,    dz = (du − (du·u) u)/‖z‖,    dτ = Σ du·u.
+
+Between the two passes stand the log-probabilities or, when the class axis is streamed, one number an example.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spaceform.heads.base import no_autocast
+
+# Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
+_KEPT = 2**23
+_CHUNK = 2**20
+
+
+def chunk_size(batch: int, num_classes: int, class_chunk: int | None) -> int:
+    """How many classes are handled at once: `class_chunk`, or all of them unless their logits are large."""
+    if class_chunk is not None:
+        return min(class_chunk, num_classes)
+    return num_classes if batch * num_classes <= _KEPT else max(1, _CHUNK // batch)
+
+
+def cross_entropy(
+    z: Float[Tensor, "batch dim"],
+    weight: Float[Tensor, "classes dim"],
+    y: Integer[Tensor, " batch"],
+    *,
+    class_chunk: int | None = None,
+) -> Float[Tensor, " batch"]:
+    """Minus log softmax(z·w_j)_y, eq. 1. Differentiable once where the class axis is streamed."""
+    chunk = chunk_size(len(z), len(weight), class_chunk)
+    if chunk == len(weight):
+        return F.cross_entropy(z @ weight.T, y, reduction="none")
+    return _Streamed.apply(z, weight, y, None, None, chunk)
+
+
+def cosine_cross_entropy(
+    z: Float[Tensor, "batch dim"],
+    weight: Float[Tensor, "classes dim"],
+    y: Integer[Tensor, " batch"],
+    log_beta: Float[Tensor, ""],
+    margin: Float[Tensor, ""] | None = None,
+    *,
+    class_chunk: int | None = None,
+) -> Float[Tensor, " batch"]:
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, cos(θ_y + m) for the target, eq. 4.
+
+    Differentiable once; a second time through `cosine_logits`.
+    """
+    chunk = chunk_size(len(z), len(weight), class_chunk)
+    if chunk < len(weight):
+        return _Streamed.apply(z, weight, y, log_beta, margin, chunk)
+    if torch.compiler.is_compiling():
+        return _composed_cosine_cross_entropy(z, weight, y, log_beta, margin)
+    return _Whole.apply(z, weight, y, log_beta, margin)
+
+
+def cosine_logits(
+    z: Float[Tensor, "batch dim"], weight: Float[Tensor, "classes dim"], log_beta: Float[Tensor, ""]
+) -> Float[Tensor, "batch classes"]:
+    """β cos θ_j, of ordinary differentiable operations."""
+    return (z * (_inverse_norm(z) * log_beta.exp().to(z.dtype))) @ weight.T * _inverse_weight_norm(weight)
+
+
+def additive_margin(
+    cos: Float[Tensor, "*batch"], margin: Float[Tensor, ""]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """ψ(cos θ) = cos(θ + m) and dψ/dcos θ; past θ + m = π, where the cosine would rise, −2 − cos(θ + m).
+
+    So ψ falls monotonically in θ, with a continuous derivative. sin θ is kept above √(8 eps), which bounds
+    the derivative and moves ψ by at most 1e-3 sin m (float32), within 1e-3 of θ = 0 and π. ψ(c) = c at m = 0.
+    """
+    c = cos.clamp(-1, 1)
+    sin = ((1 - c) * (1 + c)).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
+    cos_m, sin_m = margin.cos().to(c.dtype), margin.sin().to(c.dtype)
+    value, slope = c * cos_m - sin * sin_m, cos_m + c / sin * sin_m
+    wrapped = c < -cos_m
+    return torch.where(wrapped, -2 - value, value), torch.where(wrapped, -slope, slope)
+
+
+def _inverse_norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
+    """1/‖z‖ over the whole range of z's type; 0 for a zero vector: no direction, no gradient."""
+    # In float64 no square of a float32 overflows or vanishes; Apple's GPUs have no float64.
+    wide = None if z.device.type == "mps" else torch.float64
+    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)
+    return norm.masked_fill(norm < 4 * torch.finfo(z.dtype).tiny, torch.inf).reciprocal().to(z.dtype)
+
+
+def _inverse_weight_norm(weight: Float[Tensor, "classes dim"]) -> Float[Tensor, " classes"]:
+    norm = torch.linalg.vector_norm(weight, dim=1)
+    return norm.masked_fill(norm == 0, torch.inf).reciprocal()
+
+
+def _composed_cosine_cross_entropy(
+    z: Float[Tensor, "batch dim"],
+    weight: Float[Tensor, "classes dim"],
+    y: Integer[Tensor, " batch"],
+    log_beta: Float[Tensor, ""],
+    margin: Float[Tensor, ""] | None,
+) -> Float[Tensor, " batch"]:
+    """The same of ordinary operations, for a compiler to fuse."""
+    logits = cosine_logits(z, weight, log_beta)
+    if margin is not None:
+        beta, target = log_beta.exp().to(z.dtype), y[:, None]
+        logits = logits.scatter(1, target, beta * additive_margin(logits.gather(1, target) / beta, margin)[0])
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+class _Whole(torch.autograd.Function):
+    """Cosine cross entropy that keeps the log-probabilities, (batch, classes), for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor, margin: Tensor | None
+    ) -> Tensor:
+        beta = log_beta.exp().to(z.dtype)
+        inverse_norm, s = _inverse_norm(z), _inverse_weight_norm(weight)
+        u, sigma, target, slope, offset = z * inverse_norm, s * beta, y[:, None], None, None
+        logits = torch.mm(u, weight.T).mul_(sigma)
+        if margin is not None:
+            logit, slope, offset = _with_margin(logits.gather(1, target), beta, margin)
+            logits.scatter_(1, target, logit)
+        log_p = logits.log_softmax(1)
+        loss = log_p.gather(1, target).neg_()
+        ctx.save_for_backward(weight, target, u, inverse_norm, s, sigma, slope, offset, log_p, loss)
+        return loss[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        weight, target, u, inverse_norm, s, sigma, slope, offset, log_p, loss = ctx.saved_tensors
+        g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
+        with no_autocast(g):
+            G = _exp(log_p).scatter_(1, target, d if slope is None else d * slope)
+            du = _chunk_backward(G, weight, g * u, s, sigma, dw).mul_(g)
+            dz, dtau = _direction_backward(du, u, inverse_norm)
+            if offset is not None:
+                dtau += (g * d * offset).sum()
+        return dz, dw, None, dtau, None
+
+
+class _Streamed(torch.autograd.Function):
+    """Cross entropy of z·w_j, or of the cosine if there is a temperature, `chunk` classes at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        weight: Tensor,
+        y: Tensor,
+        log_beta: Tensor | None,
+        margin: Tensor | None,
+        chunk: int,
+    ) -> Tensor:
+        loss, *state = _streamed_forward(z, weight, y, log_beta, margin, chunk)
+        ctx.save_for_backward(z, weight, y, log_beta, loss, *state)
+        ctx.chunk = chunk
+        return loss[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        with no_autocast(g):
+            dz, dw, dtau = _streamed_backward(g[:, None], *ctx.saved_tensors, ctx.chunk)
+        return dz, dw, None, None if dtau.numel() == 0 else dtau, None, None
+
+
+@torch.library.custom_op("spaceform::streamed_cross_entropy", mutates_args=())
+def _streamed_forward(
+    z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Tensor | None, chunk: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1)."""
+    u, beta = z, None
+    if log_beta is not None:
+        u, beta = z * _inverse_norm(z), log_beta.exp().to(z.dtype)
+    target, slope, offset = z.new_zeros(len(z), 1), z.new_ones(len(z), 1), z.new_zeros(len(z), 1)
+    parts = []
+    for start in range(0, len(weight), chunk):
+        logits = _chunk_logits(u, weight[start : start + chunk], beta)[0]
+        column, inside = _locate(y, start, logits.shape[1])
+        here = logits.gather(1, column)
+        if margin is not None and beta is not None:
+            logit, slope_here, offset_here = _with_margin(here, beta, margin)
+            slope, offset = torch.where(inside, slope_here, slope), torch.where(inside, offset_here, offset)
+            here = torch.where(inside, logit, here)
+            logits.scatter_(1, column, here)
+        target = torch.where(inside, here, target)
+        parts.append(_logsumexp(logits))
+    lse = torch.cat(parts, 1).logsumexp(1, keepdim=True)
+    return lse - target, lse, slope, offset
+
+
+@torch.library.custom_op("spaceform::streamed_cross_entropy_backward", mutates_args=())
+def _streamed_backward(
+    g: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    y: Tensor,
+    log_beta: Tensor | None,
+    loss: Tensor,
+    lse: Tensor,
+    slope: Tensor,
+    offset: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients to z, weight and log_beta."""
+    u, beta, inverse_norm = z, None, None
+    if log_beta is not None:
+        inverse_norm, beta = _inverse_norm(z), log_beta.exp().to(z.dtype)
+        u = z * inverse_norm
+    gu, d = g * u, torch.expm1(-loss)
+    du, dw = torch.zeros_like(u), torch.empty_like(weight)
+    for start in range(0, len(weight), chunk):
+        w = weight[start : start + chunk]
+        logits, s, sigma = _chunk_logits(u, w, beta)
+        column, inside = _locate(y, start, len(w))
+        G = _exp(logits.sub_(lse))
+        G.scatter_(1, column, torch.where(inside, d * slope, G.gather(1, column)))
+        du += _chunk_backward(G, w, gu, s, sigma, dw[start : start + chunk])
+    du *= g
+    if inverse_norm is None:
+        return du, dw, z.new_empty(0)
+    dz, dtau = _direction_backward(du, u, inverse_norm)
+    return dz, dw, dtau + (g * d * offset).sum()
+
+
+def _chunk_logits(u: Tensor, w: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """L = (u Wᵀ) σ, and s = 1/‖w‖ and σ = β s if there is a temperature."""
+    logits = torch.mm(u, w.T)
+    if beta is None:
+        return logits, None, None
+    s = _inverse_weight_norm(w)
+    sigma = s * beta
+    return logits.mul_(sigma), s, sigma
+
+
+def _chunk_backward(
+    G: Tensor, w: Tensor, gu: Tensor, s: Tensor | None, sigma: Tensor | None, dw: Tensor
+) -> Tensor:
+    """Writes Aᵀ(g u), less its part along w, into `dw`; gives A W. Overwrites G."""
+    if s is None or sigma is None:
+        torch.mm(G.T, gu, out=dw)
+    else:
+        torch.mm(G.mul_(sigma).T, gu, out=dw)
+        along = torch.linalg.vecdot(dw, w).mul_(s).mul_(s)
+        dw.addcmul_(w, along[:, None], value=-1)
+    return torch.mm(G, w)
+
+
+def _direction_backward(du: Tensor, u: Tensor, inverse_norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients to z and τ from that to u = z/‖z‖. Overwrites du."""
+    along = torch.linalg.vecdot(du, u)[:, None]
+    return du.addcmul_(along, u, value=-1).mul_(inverse_norm), along.sum()
+
+
+def _with_margin(logit: Tensor, beta: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
+
+    The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.
+    """
+    psi, slope = additive_margin(logit / beta, margin)
+    moved = psi.mul_(beta)
+    return moved, slope, torch.addcmul(moved, slope, logit, value=-1)
+
+
+def _locate(y: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
+    """The targets' columns within a chunk, and which of them lie in it: what lies outside points anywhere."""
+    column = y[:, None] - start
+    inside = (column >= 0) & (column < size)
+    return column.clamp_(0, size - 1), inside
+
+
+def _exp(x: Tensor) -> Tensor:
+    """The exponential, at least the smallest normal number: subnormal results cost ten times the time."""
+    return x.clamp(min=math.log(torch.finfo(x.dtype).tiny) + 1e-2).exp_()
+
+
+def _logsumexp(logits: Tensor) -> Tensor:
+    largest = logits.amax(1, keepdim=True)
+    return _exp(logits.sub_(largest)).sum(1, keepdim=True).log_().add_(largest)
+
+
+@_streamed_forward.register_fake
+def _(z: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    column = z.new_empty(len(z), 1)
+    return column, torch.empty_like(column), torch.empty_like(column), torch.empty_like(column)
+
+
+@_streamed_backward.register_fake
+def _(
+    _g: Tensor, z: Tensor, weight: Tensor, _y: Tensor, log_beta: Tensor | None, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(z), torch.empty_like(weight), z.new_empty(0 if log_beta is None else ())

@@ -1,0 +1,28 @@
+"""STANDARD: the dot-product softmax, eq. 1."""
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from spaceform.geometry import Euclidean
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.softmax import cross_entropy
+
+
+@final
+class StandardHead(DeterministicHead):
+    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. Class weights start Xavier-uniform, as in the paper."""
+
+    geometry = Euclidean()
+
+    def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        return z @ self.weight.to(z.dtype).T
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return cross_entropy(z, self.weight.to(z.dtype), y, class_chunk=self.class_chunk)
