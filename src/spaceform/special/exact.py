@@ -1,0 +1,104 @@
+"""The exact functions of κ for an order v = n/2 − 1, on raw tensors: no checks, no autograd unless said.
+
+Formulas and symbols are those of `table`; the measured errors stand at the public functions.
+"""
+
+import torch
+from torch import Tensor
+
+from spaceform.special.polynomial import horner, polynomial
+from spaceform.special.table import table
+
+
+def log_normalizer(x: Tensor, order: float) -> Tensor:
+    """The normaliser log C_n(κ) = log C_n(0) − log F_v(κ)."""
+    tb = table(order, x.dtype)
+    d, log_f, s = _distance_log_f_scale(x, order)
+    del d, s
+    return log_f.neg_().add_(tb.log_c0)
+
+
+def log_iv(x: Tensor, order: float) -> Tensor:
+    """The Bessel function log I_v(κ), without the cancellation between v log κ and log Γ(v+1)."""
+    tb = table(order, x.dtype)
+    d, log_f, s = _distance_log_f_scale(x, order)
+    log_f.add_(d.mul_(0.5 / tb.a).log1p_(), alpha=order).add_(tb.log_i0)
+    return log_f.add_(torch.xlogy(order, s.add_(tb.a).reciprocal_().mul_(x)))
+
+
+def _distance_log_f_scale(x: Tensor, order: float) -> tuple[Tensor, Tensor, Tensor]:
+    tb = table(order, x.dtype)
+    square = x * x
+    s = (square + tb.a**2).sqrt_()
+    d = square.div_(s + tb.a)
+    log_f = horner(tb.h, s.reciprocal().mul_(2 * tb.a).sub_(1)).div_(s).add_(1).mul_(d)
+    return d, log_f.sub_((d * (0.5 / tb.a)).log1p_(), alpha=order + 0.5), s
+
+
+def mean(x: Tensor, order: float) -> Tensor:
+    """A(κ) = I_{v+1}(κ)/I_v(κ)."""
+    tb = table(order, x.dtype)
+    s = (x * x).add_(tb.a**2).sqrt_()
+    ratio = horner(tb.r, s.reciprocal().mul_(2 * tb.a).sub_(1))
+    return ratio.mul_(x).div_(s.add_(tb.a))
+
+
+def shortfall(x: Tensor, order: float) -> Tensor:
+    """1 − A(κ) without cancellation, for κ up to infinity."""
+    tb = table(order, x.dtype)
+    s = (x * x + tb.a**2).sqrt_()
+    part = horner(tb.t, s.reciprocal().mul_(2 * tb.a).sub_(1)).mul_(x).div_(s)
+    return part.add_(1).add_(tb.a / (s + x)).mul_(tb.a / s.add_(tb.a))
+
+
+def slope(x: Tensor, order: float) -> Tensor:
+    """A'(κ), differentiable; never 1 − A² − (n−1)A/κ, whose cancellation is total."""
+    tb = table(order, x.dtype)
+    s = (x * x + tb.a**2).sqrt()
+    p = tb.a / s
+    return polynomial(tb.q, 2 * p - 1) * p / (s + tb.a)
+
+
+def weight(squared: Tensor, order: float) -> Tensor:
+    """A(κ)/κ as a function of κ², differentiable, finite at 0."""
+    tb = table(order, squared.dtype)
+    s = (squared + tb.a**2).sqrt()
+    return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
+
+
+def difference(x: Tensor, other: Tensor, order: float) -> Tensor:
+    """The difference log C_n(x) − log C_n(other), from the product of other − x and other + x."""
+    tb = table(order, x.dtype)
+    s1 = (x * x).add_(tb.a**2).sqrt_()
+    s2 = (other * other).add_(tb.a**2).sqrt_()
+    return _difference((other - x) * (other + x), s1, s2, order)[0]
+
+
+def difference_and_weight(squared: Tensor, delta: Tensor, order: float) -> tuple[Tensor, Tensor]:
+    """With k₁² = squared and k₂² = k₁² + δ: log C_n(k₁) − log C_n(k₂), and A(k₂)/k₂; shapes broadcast.
+
+    The gradient of the first with respect to δ is half the second, and with respect to a vector of length k₂ it
+    is the second times that vector.
+    """
+    tb = table(order, delta.dtype)
+    a = tb.a
+    first = squared + a**2
+    s1 = first.sqrt()
+    s2 = (first + delta).clamp_min_(a**2).sqrt_()
+    value, t2 = _difference(delta, s1, s2, order)
+    return value, horner(tb.r, t2).div_(s2.add_(a))
+
+
+def _difference(delta: Tensor, s1: Tensor, s2: Tensor, order: float) -> tuple[Tensor, Tensor]:
+    tb = table(order, delta.dtype)
+    a, g = tb.a, _vanishing_at_zero(tb.h)
+    t1, t2 = (2 * a / s1).sub_(1), (2 * a / s2).sub_(1)
+    step = delta / (s1 + s2)  # s₂ − s₁
+    # −1 would be reached only where the logarithm is far below the rounding of the step itself.
+    log = (step / (s1 + a)).clamp_min_(torch.finfo(delta.dtype).eps - 1).log1p_()
+    return step.sub_(log, alpha=order + 0.5).add_(horner(g, t2).sub_(horner(g, t1))), t2
+
+
+def _vanishing_at_zero(h: tuple[float, ...]) -> tuple[float, ...]:
+    """Coefficients of G(p) = H(p) d/s = H(p) (1 − p), and 1 − p = (1 − t)/2."""
+    return tuple((low - high) / 2 for low, high in zip((*h, 0.0), (0.0, *h), strict=True))
