@@ -1,0 +1,290 @@
+"""HYPERBOLIC, eq. 2: softmax of signed distances to hyperplanes of the Poincaré ball.
+
+With the embedding x = expmap0(z), points p_j = expmap0(p̃_j) and normals a_j = (1 − c‖p_j‖²) ã_j, all Möbius
+additions of eq. 2 cancel. Let R = √c‖z‖, s = √c‖p̃‖, â = ã/‖ã‖ and t = ⟨p̃, â⟩. On the hyperboloid,
+
+    logit_j = (2‖ã_j‖/√c) asinh(√c (⟨x, v_j⟩ − h o_j)),     x = (sinh 2R/R) z,          h = cosh 2R,
+    v_j = â_j + c m_j t_j p̃_j,    o_j = g_j t_j,            m = 2 sinh² s/s²,           g = sinh 2s/s:
+
+one gemm, no factor that explodes at the boundary, and 4⟨z − p̃_j, ã_j⟩ as c → 0.
+"""
+
+import math
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from spaceform import poincare
+from spaceform.geometry import PoincareBall
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.softmax import chunk_size
+
+_RADIUS = math.atanh(1 - poincare.MARGIN)
+"""R where the projection of the embedding begins."""
+_FARTHEST = 15.0
+"""s beyond which a plane moves no farther: 30/√c from 0, out of reach of all embeddings, cosh 2s finite."""
+_ORIGIN = 1e-6
+"""Radii are not taken smaller than this: sinh(2R)/R then differs from 2 by 1e-12, and nothing is 0/0."""
+_LARGEST = 1e17
+"""Coordinates of z are not taken larger than this: far beyond the projection, and ‖z‖² does not overflow."""
+_NORMAL = 1e-12
+"""Normals are not taken shorter than this."""
+
+
+class _Embeddings(NamedTuple):
+    """What eq. 2 needs of the embeddings: x, and columns."""
+
+    x: Tensor
+    h: Tensor
+    r: Tensor
+    f: Tensor
+
+
+class _Planes(NamedTuple):
+    """What eq. 2 needs of the hyperplanes: v, and columns."""
+
+    v: Tensor
+    o: Tensor
+    n: Tensor
+    s: Tensor
+    t: Tensor
+    g: Tensor
+    m: Tensor
+
+
+def _embeddings(z: Tensor, c: float) -> _Embeddings:
+    z = z.clamp(-_LARGEST, _LARGEST)
+    r = torch.linalg.vector_norm(z, dim=-1, keepdim=True).mul_(math.sqrt(c)).clamp_min_(_ORIGIN)
+    twice = (2 * r).clamp_max_(2 * _RADIUS)
+    f = torch.sinh(twice).div_(r)
+    return _Embeddings(z.mul_(f), twice.cosh_(), r, f)
+
+
+def _planes(points: Tensor, normals: Tensor, c: float) -> _Planes:
+    n = torch.linalg.vector_norm(normals, dim=-1, keepdim=True).clamp_min_(_NORMAL)
+    s = torch.linalg.vector_norm(points, dim=-1, keepdim=True).mul_(math.sqrt(c)).clamp_min_(_ORIGIN)
+    t = torch.linalg.vecdot(points, normals).unsqueeze(-1).div_(n)
+    near = s.clamp_max(_FARTHEST)
+    m = torch.sinh(near).div_(s).square_().mul_(2)
+    g = near.mul_(2).sinh_().div_(s)
+    return _Planes((normals / n).addcmul_(points, m * t, value=c), t * g, n, s, t, g, m)
+
+
+def _signed_distances(e: _Embeddings, planes: _Planes, c: float) -> tuple[Tensor, Tensor]:
+    """asinh(X) and √(1 + X²), X = √c (⟨x, v⟩ − h o); by log1p, several times faster than torch.asinh."""
+    u = torch.addmm(e.h @ planes.o.T, e.x, planes.v.T, beta=-math.sqrt(c), alpha=math.sqrt(c))
+    u2 = u.square()
+    root = (u2 + 1).sqrt_()
+    return u2.div_(root + 1).add_(u.abs()).log1p_().copysign_(u), root
+
+
+def _embedding_gradient(dx: Tensor, dh: Tensor, e: _Embeddings, c: float, riemannian: bool) -> Tensor:
+    """The gradient of z from those of x and h, by x rather than z, whose square may overflow."""
+    x, h, r, f = e
+    inside = r < _RADIUS
+    df = (2 * h * inside - f) / (f * r).square()  # (1/f²R) df/dR
+    radial = df * torch.linalg.vecdot(dx, x).unsqueeze(-1) + 2 * inside * dh
+    dz = (f * dx).addcmul_(x, radial, value=c)
+    return dz.div_((h + 1).square()) if riemannian else dz
+
+
+def _plane_gradients(
+    g_s: Tensor, dn: Tensor, e: _Embeddings, planes: _Planes, points: Tensor, normals: Tensor, c: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients of p̃ and ã, given that of S = ⟨x, v⟩ − h o and that of the factor ‖ã‖ in front."""
+    _, _, n, s, t, g, m = planes
+    dv = g_s.T @ e.x
+    do = -(g_s.T @ e.h)
+    dv_p = torch.linalg.vecdot(dv, points).unsqueeze(-1)
+    dv_a = torch.linalg.vecdot(dv, normals).unsqueeze(-1)
+    dt = c * m * dv_p + g * do
+    s2, near = s.square(), s < _FARTHEST
+    dm, dg = 2 * (near * g - m), 2 * near * (1 + m * s2) - g  # s dm/ds, s dg/ds
+    radial = c * t * (c * dv_p * dm + do * dg) / s2
+    dt_n = dt / n
+    d_points = (c * m * t * dv).addcmul_(normals, dt_n).addcmul_(points, radial)
+    along = (dn - (dv_a / n + dt * t) / n) / n
+    return d_points, dv.div_(n).addcmul_(points, dt_n).addcmul_(normals, along)
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, points: Tensor, normals: Tensor, c: float, riemannian: bool) -> Tensor:
+        e, planes = _embeddings(z, c), _planes(points, normals, c)
+        asinh, root = _signed_distances(e, planes, c)
+        ctx.save_for_backward(points, normals, asinh, root, *e, *planes)
+        ctx.c, ctx.riemannian = c, riemannian
+        return asinh * (planes.n.T * (2 / math.sqrt(c)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_logits: Tensor) -> tuple[Tensor | None, ...]:
+        points, normals, asinh, root, *rest = ctx.saved_tensors
+        e, planes, c = _Embeddings(*rest[:4]), _Planes(*rest[4:]), ctx.c
+        g_s = (d_logits * (2 * planes.n.T)).div_(root)
+        dz = dp = da = None
+        if ctx.needs_input_grad[0]:
+            dz = _embedding_gradient(g_s @ planes.v, -(g_s @ planes.o), e, c, ctx.riemannian)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            dn = (d_logits * asinh).sum(0).unsqueeze(-1) * (2 / math.sqrt(c))
+            dp, da = _plane_gradients(g_s, dn, e, planes, points, normals, c)
+        return dz, dp, da, None, None
+
+
+class _Streamed(torch.autograd.Function):
+    """Cross entropy of the logits, `chunk` classes at a time; the backward pass computes each chunk again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        y: Tensor,
+        points: Tensor,
+        normals: Tensor,
+        c: float,
+        riemannian: bool,
+        chunk: int,
+    ) -> Tensor:
+        e = _embeddings(z, c)
+        target = e.x.new_zeros(len(z))
+        lse = torch.full_like(target, -math.inf)
+        for start in range(0, len(points), chunk):
+            block = slice(start, start + chunk)
+            planes = _planes(points[block], normals[block], c)
+            logits = _signed_distances(e, planes, c)[0].mul_(planes.n.T * (2 / math.sqrt(c)))
+            lse = torch.logaddexp(lse, logits.logsumexp(1))
+            here, column = _column(y, start, logits.shape[1])
+            target = torch.where(here, logits.gather(1, column).squeeze(1), target)
+        ctx.save_for_backward(y, points, normals, lse, *e)
+        ctx.c, ctx.riemannian, ctx.chunk = c, riemannian, chunk
+        return lse - target
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        y, points, normals, lse, *rest = ctx.saved_tensors
+        e, c, g = _Embeddings(*rest), ctx.c, g.unsqueeze(-1)
+        dx, dh = torch.zeros_like(e.x), torch.zeros_like(e.h)
+        d_points, d_normals = torch.empty_like(points), torch.empty_like(normals)
+        for start in range(0, len(points), ctx.chunk):
+            block = slice(start, start + ctx.chunk)
+            planes = _planes(points[block], normals[block], c)
+            asinh, root = _signed_distances(e, planes, c)
+            scale = planes.n.T * (2 / math.sqrt(c))
+            d_logits = (asinh * scale).sub_(lse.unsqueeze(-1)).exp_().mul_(g)
+            here, column = _column(y, start, d_logits.shape[1])
+            d_logits.scatter_add_(1, column, torch.where(here.unsqueeze(-1), -g, 0))
+            dn = asinh.mul_(d_logits).sum(0).unsqueeze(-1) * (2 / math.sqrt(c))
+            g_s = d_logits.mul_(2 * planes.n.T).div_(root)
+            dx.addmm_(g_s, planes.v)
+            dh.addmm_(g_s, planes.o, alpha=-1)
+            d_points[block], d_normals[block] = _plane_gradients(
+                g_s, dn, e, planes, points[block], normals[block], c
+            )
+        dz = _embedding_gradient(dx, dh, e, c, ctx.riemannian)
+        return dz, None, d_points, d_normals, None, None, None
+
+
+def _column(y: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
+    """Whether each label lies in the chunk that begins at `start`, and its column there."""
+    column = y - start
+    return (column >= 0) & (column < width), column.clamp(0, width - 1).unsqueeze(1)
+
+
+def hyperbolic_logits(
+    z: Float[Tensor, "batch dim"],
+    points: Float[Tensor, "classes dim"],
+    normals: Float[Tensor, "classes dim"],
+    curvature: float,
+    *,
+    riemannian_gradient: bool = False,
+) -> Float[Tensor, "batch classes"]:
+    """The logits of eq. 2 from tangent vectors at 0: p_j = expmap0(points_j), a_j = (1 − c‖p_j‖²) normals_j.
+
+    Against float64, float32 is within 4e-6 of the largest logit. Differentiable once.
+    """
+    return _Logits.apply(z, points, normals, curvature, riemannian_gradient)
+
+
+def hyperbolic_cross_entropy(
+    z: Float[Tensor, "batch dim"],
+    y: Integer[Tensor, " batch"],
+    points: Float[Tensor, "classes dim"],
+    normals: Float[Tensor, "classes dim"],
+    curvature: float,
+    *,
+    riemannian_gradient: bool = False,
+    class_chunk: int | None = None,
+) -> Float[Tensor, " batch"]:
+    """−log softmax(`hyperbolic_logits`)_y; streamed over the classes if many. Differentiable once."""
+    chunk = chunk_size(len(z), len(points), class_chunk)
+    if chunk == len(points):
+        logits = hyperbolic_logits(z, points, normals, curvature, riemannian_gradient=riemannian_gradient)
+        return F.cross_entropy(logits, y, reduction="none")
+    return _Streamed.apply(z, y, points, normals, curvature, riemannian_gradient, chunk)
+
+
+@final
+class HyperbolicHead(DeterministicHead):
+    """Softmax of signed distances to hyperplanes of the Poincaré ball of curvature −c, eq. 2.
+
+    The embedding enters by the exponential map at 0 and is kept inside radius (1 − 10⁻³)/√c. The parameters
+    are free vectors, so any optimiser serves: plane j passes through expmap0(`points`_j), with the normal
+    (1 − c‖p_j‖²) `normals`_j. Both start Xavier-uniform. The paper's curvature on every data set is 10⁻⁵.
+
+    `riemannian_gradient` (default) hands the network the Riemannian gradient of the training objective,
+    ((1 − c‖x‖²)/2)² times the derivative, as the paper's runs do: it undoes the factor 4 that eq. 2 has over
+    a dot product as c → 0, so that learning rates carry over from the other heads, and it tames the gradient
+    near the boundary. Turn it off where the objective is added to other losses on z, or attributed to inputs.
+    Logits and probabilities are always differentiated as they are.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        curvature: float = 1e-5,
+        riemannian_gradient: bool = True,
+        class_chunk: int | None = None,
+    ) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        self._geometry = PoincareBall(curvature)
+        self.riemannian_gradient = riemannian_gradient
+        self.points = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.normals = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+
+    @property
+    def geometry(self) -> PoincareBall:
+        """The ball of this curvature."""
+        return self._geometry
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        points, normals = self.points.to(z.dtype), self.normals.to(z.dtype)
+        return hyperbolic_logits(z, points, normals, self.geometry.curvature)
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return hyperbolic_cross_entropy(
+            z,
+            y,
+            self.points.to(z.dtype),
+            self.normals.to(z.dtype),
+            self.geometry.curvature,
+            riemannian_gradient=self.riemannian_gradient,
+            class_chunk=self.class_chunk,
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """One group, `hyperplanes`: weight decay has no meaning for it."""
+        return [{"params": [self.points, self.normals], "name": "hyperplanes"}]
+
+    def extra_repr(self) -> str:
+        """The base's, the curvature and the kind of gradient."""
+        return (
+            f"{super().extra_repr()}, curvature={self.geometry.curvature:.4g}, "
+            f"riemannian_gradient={self.riemannian_gradient}"
+        )
