@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spaceform.heads.base import no_autocast
 
@@ -38,7 +37,7 @@ def cross_entropy(
     *,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(z·w_j)_y, eq. 1. Differentiable once where the class axis is streamed."""
+    """Minus log softmax(z·w_j)_y, eq. 1."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
         return F.cross_entropy(z @ weight.T, y, reduction="none")
@@ -54,15 +53,12 @@ def cosine_cross_entropy(
     *,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, cos(θ_y + m) for the target, eq. 4.
-
-    Differentiable once; a second time through `cosine_logits`.
-    """
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, cos(θ_y + m) for the target, eq. 4."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk < len(weight):
         return _Streamed.apply(z, weight, y, log_beta, margin, chunk)
     if torch.compiler.is_compiling():
-        return _composed_cosine_cross_entropy(z, weight, y, log_beta, margin)
+        return _composed(z, weight, y, log_beta, margin)
     return _Whole.apply(z, weight, y, log_beta, margin)
 
 
@@ -102,19 +98,31 @@ def _inverse_weight_norm(weight: Float[Tensor, "classes dim"]) -> Float[Tensor, 
     return norm.masked_fill(norm == 0, torch.inf).reciprocal()
 
 
-def _composed_cosine_cross_entropy(
+def _composed(
     z: Float[Tensor, "batch dim"],
     weight: Float[Tensor, "classes dim"],
     y: Integer[Tensor, " batch"],
-    log_beta: Float[Tensor, ""],
+    log_beta: Float[Tensor, ""] | None,
     margin: Float[Tensor, ""] | None,
 ) -> Float[Tensor, " batch"]:
-    """The same of ordinary operations, for a compiler to fuse."""
+    """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
+    if log_beta is None:
+        return F.cross_entropy(z @ weight.T, y, reduction="none")
     logits = cosine_logits(z, weight, log_beta)
     if margin is not None:
         beta, target = log_beta.exp().to(z.dtype), y[:, None]
         logits = logits.scatter(1, target, beta * additive_margin(logits.gather(1, target) / beta, margin)[0])
     return F.cross_entropy(logits, y, reduction="none")
+
+
+def _differentiable_backward(
+    g: Tensor, z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Tensor | None
+) -> list[Tensor | None]:
+    """Gradients to z, weight and log_beta that can be differentiated again; the logits are materialised."""
+    wanted = [x for x in (z, weight, log_beta) if x is not None and x.requires_grad]
+    loss = _composed(z, weight, y, log_beta, margin)
+    found = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in (z, weight, log_beta)]
 
 
 class _Whole(torch.autograd.Function):
@@ -133,16 +141,21 @@ class _Whole(torch.autograd.Function):
             logits.scatter_(1, target, logit)
         log_p = logits.log_softmax(1)
         loss = log_p.gather(1, target).neg_()
-        ctx.save_for_backward(weight, target, u, inverse_norm, s, sigma, slope, offset, log_p, loss)
+        ctx.save_for_backward(
+            z, weight, y, log_beta, margin, u, inverse_norm, s, sigma, slope, offset, log_p, loss
+        )
         return loss[:, 0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        weight, target, u, inverse_norm, s, sigma, slope, offset, log_p, loss = ctx.saved_tensors
+        inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        if torch.is_grad_enabled():
+            dz, dw, dtau = _differentiable_backward(g, *inputs)
+            return dz, dw, None, dtau, None
+        (_, weight, y, *_), (u, inverse_norm, s, sigma, slope, offset, log_p, loss) = inputs, state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
-            G = _exp(log_p).scatter_(1, target, d if slope is None else d * slope)
+            G = _exp(log_p).scatter_(1, y[:, None], d if slope is None else d * slope)
             du = _chunk_backward(G, weight, g * u, s, sigma, dw).mul_(g)
             dz, dtau = _direction_backward(du, u, inverse_norm)
             if offset is not None:
@@ -164,16 +177,19 @@ class _Streamed(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         loss, *state = _streamed_forward(z, weight, y, log_beta, margin, chunk)
-        ctx.save_for_backward(z, weight, y, log_beta, loss, *state)
+        ctx.save_for_backward(z, weight, y, log_beta, margin, loss, *state)
         ctx.chunk = chunk
         return loss[:, 0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        with no_autocast(g):
-            dz, dw, dtau = _streamed_backward(g[:, None], *ctx.saved_tensors, ctx.chunk)
-        return dz, dw, None, None if dtau.numel() == 0 else dtau, None, None
+        z, weight, y, log_beta, margin, *state = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin)
+        else:
+            with no_autocast(g):
+                dz, dw, dtau = _streamed_backward(g[:, None], z, weight, y, log_beta, *state, ctx.chunk)
+        return dz, dw, None, dtau if log_beta is not None else None, None, None
 
 
 @torch.library.custom_op("spaceform::streamed_cross_entropy", mutates_args=())

@@ -1,0 +1,145 @@
+"""ARCFACE: the margin, its continuation past π, its warm-up; margin 0 is COSINE."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from jaxtyping import config
+
+from spaceform.heads import ArcFaceHead, CosineHead
+from spaceform.heads.softmax import additive_margin
+
+
+def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):
+    g = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    head = ArcFaceHead(dim, classes, **kwargs).to(dtype)
+    z = torch.randn(batch, dim, generator=g, dtype=dtype, requires_grad=True)
+    return head, z, torch.randint(classes, (batch,), generator=g)
+
+
+def literal(head, z, y):
+    """Eq. 4 as it is written, by acos; valid while θ + m ≤ π."""
+    cos = F.normalize(z) @ F.normalize(head.weight).T
+    target = torch.cos(torch.acos(cos.gather(1, y[:, None])) + head.margin)
+    return F.cross_entropy(head.log_beta.exp() * cos.scatter(1, y[:, None], target), y, reduction="none")
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 5])
+@pytest.mark.parametrize("margin", [0.1, 0.5])
+def test_equals_the_literal_equation(chunk, margin):
+    head, z, y = case(margin=margin, class_chunk=chunk, beta=8.0)
+    inputs, weights = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
+    ours, peer = head(z, y), literal(head, z, y)
+    torch.testing.assert_close(ours, peer, rtol=1e-10, atol=1e-10)
+    for a, b in zip(*(torch.autograd.grad(loss, inputs, weights) for loss in (ours, peer)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize("margin", [0.1, 2.5])
+def test_gradients_by_finite_differences(chunk, margin):
+    head, z, y = case(dim=3, classes=7, batch=5, margin=margin, class_chunk=chunk)
+    wrapped = F.cosine_similarity(z, head.weight[y]) < -math.cos(margin)
+    assert wrapped.any() == (margin > 1)
+    assert torch.autograd.gradcheck(lambda z, *_: head(z, y), (z, *head.parameters()))
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_margin_zero_is_cosine_bit_for_bit(chunk):
+    head, z, y = case(margin=0.0, class_chunk=chunk, dtype=torch.float32)
+    cosine = CosineHead(head.dim, head.num_classes, class_chunk=chunk)
+    cosine.weight.data = head.weight.data
+    # Aligned and opposite embeddings too, where an arc cosine would lose the last digits.
+    with torch.no_grad():
+        z[0], z[1] = head.weight[y[0]], -head.weight[y[1]]
+    ours, theirs = head(z, y), cosine(z, y)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(loss.sum(), z)[0] for loss in (ours, theirs)), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3, 0.5])
+def test_equals_pytorch_metric_learning(margin):
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    head, z, y = case(margin=margin, beta=16.0)
+    peer = losses.ArcFaceLoss(head.num_classes, head.dim, margin=math.degrees(margin), scale=16).double()
+    peer.W.data = head.weight.data.T.clone()
+    assert (F.cosine_similarity(z, head.weight[y]) > -math.cos(margin)).all()
+    torch.testing.assert_close(head(z, y).mean(), peer(z, y), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("m", [0.0, 0.1, 0.5, 1.5, 3.0])
+def test_the_target_falls_with_the_angle_smoothly(m):
+    theta = torch.linspace(1e-3, math.pi - 1e-3, 20001, dtype=torch.float64)
+    psi, slope = additive_margin(theta.cos(), torch.tensor(m, dtype=torch.float64))
+    below = theta + m <= math.pi
+    torch.testing.assert_close(psi[below], torch.cos(theta + m)[below])
+    torch.testing.assert_close(psi[~below], -2 - torch.cos(theta + m)[~below])
+    step = psi.diff()
+    assert (step <= 1e-12).all()
+    assert step.diff().abs().max() < 1e-7
+    torch.testing.assert_close(
+        slope, (torch.sin(theta + m).abs() / torch.sin(theta)).to(slope), rtol=1e-7, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_margin_is_finite_at_the_poles(dtype):
+    cos = torch.tensor([-1.0000001, -1, -1 + 1e-7, 0, 1 - 1e-7, 1, 1.0000001], dtype=dtype)
+    for m in (0.0, 0.5, 3.0):
+        psi, slope = additive_margin(cos, torch.tensor(m))
+        assert psi.isfinite().all()
+        assert slope.isfinite().all()
+        assert slope.min() >= -1e-6
+
+
+def test_aligned_and_opposite_embeddings_have_finite_gradients():
+    head, z, y = case(dtype=torch.float32, beta=1e4)
+    with torch.no_grad():
+        z[::2], z[1::2] = head.weight[y[::2]], -head.weight[y[1::2]]
+    loss = head(z, y)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert z.grad.isfinite().all()
+    assert head.weight.grad.isfinite().all()
+    # |dψ/dθ| ≤ 1, so at unit norm no gradient exceeds 2β.
+    assert (z.grad.norm(dim=1) * z.detach().norm(dim=1)).max() < 2.1e4
+
+
+def test_prediction_leaves_the_margin_out():
+    head, z, y = case(margin=0.5)
+    cosine = CosineHead(head.dim, head.num_classes).double()
+    cosine.weight.data = head.weight.data
+    torch.testing.assert_close(head.predict_proba(z), cosine.predict_proba(z))
+    assert (head(z, y) > cosine(z, y)).all()
+
+
+def test_warm_up_and_its_checkpoint():
+    head, z, y = case(margin=0.5, warmup_epochs=2)
+    assert head.margin == 0
+    margins = []
+    for epoch in range(4):
+        head.start_epoch(epoch)
+        margins.append(head.margin.item())
+    assert margins == [0.0, 0.0, 0.5, 0.5]
+    again = ArcFaceHead(head.dim, head.num_classes, margin=0.5, warmup_epochs=2).double()
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(again(z, y), head(z, y))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"margin": -0.1}, r"margin must lie in \[0, π\), an angle in radians, got -0.1"),
+        ({"margin": 28.6}, r"margin must lie in \[0, π\), an angle in radians, got 28.6"),
+        ({"margin": math.nan}, r"margin must lie in \[0, π\)"),
+        ({"warmup_epochs": -1}, "warmup_epochs must not be negative, got -1"),
+    ],
+)
+def test_bad_arguments(kwargs, sentence):
+    config.update("jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=sentence):
+        ArcFaceHead(3, 2, **kwargs)
