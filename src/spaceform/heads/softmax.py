@@ -41,7 +41,7 @@ def cross_entropy(
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
         return F.cross_entropy(z @ weight.T, y, reduction="none")
-    return _Streamed.apply(z, weight, y, None, None, chunk)
+    return _streamed(z, weight, y, None, None, chunk)[0][:, 0]
 
 
 def cosine_cross_entropy(
@@ -56,7 +56,7 @@ def cosine_cross_entropy(
     """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, cos(θ_y + m) for the target, eq. 4."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk < len(weight):
-        return _Streamed.apply(z, weight, y, log_beta, margin, chunk)
+        return _streamed(z, weight, y, log_beta, margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
         return _composed(z, weight, y, log_beta, margin)
     return _Whole.apply(z, weight, y, log_beta, margin)
@@ -163,40 +163,17 @@ class _Whole(torch.autograd.Function):
         return dz, dw, None, dtau, None
 
 
-class _Streamed(torch.autograd.Function):
-    """Cross entropy of z·w_j, or of the cosine if there is a temperature, `chunk` classes at a time."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        weight: Tensor,
-        y: Tensor,
-        log_beta: Tensor | None,
-        margin: Tensor | None,
-        chunk: int,
-    ) -> Tensor:
-        loss, *state = _streamed_forward(z, weight, y, log_beta, margin, chunk)
-        ctx.save_for_backward(z, weight, y, log_beta, margin, loss, *state)
-        ctx.chunk = chunk
-        return loss[:, 0]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        z, weight, y, log_beta, margin, *state = ctx.saved_tensors
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin)
-        else:
-            with no_autocast(g):
-                dz, dw, dtau = _streamed_backward(g[:, None], z, weight, y, log_beta, *state, ctx.chunk)
-        return dz, dw, None, dtau if log_beta is not None else None, None, None
+# Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
 
 
 @torch.library.custom_op("spaceform::streamed_cross_entropy", mutates_args=())
-def _streamed_forward(
+def _streamed(
     z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Tensor | None, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1)."""
+    """Cross entropy of z·w_j, or of the cosine if there is a temperature, `chunk` classes at a time.
+
+    Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1).
+    """
     u, beta = z, None
     if log_beta is not None:
         u, beta = z * _inverse_norm(z), log_beta.exp().to(z.dtype)
@@ -307,7 +284,25 @@ def _logsumexp(logits: Tensor) -> Tensor:
     return _exp(logits.sub_(largest)).sum(1, keepdim=True).log_().add_(largest)
 
 
-@_streamed_forward.register_fake
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.chunk = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    z, weight, y, log_beta, margin, *state = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
+    else:
+        with no_autocast(g):
+            dz, dw, dtau = _streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
+    return dz, dw, None, dtau if log_beta is not None else None, None, None
+
+
+_streamed.register_autograd(_autograd, setup_context=_setup_context)
+
+
+@_streamed.register_fake
 def _(z: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     column = z.new_empty(len(z), 1)
     return column, torch.empty_like(column), torch.empty_like(column), torch.empty_like(column)

@@ -1,0 +1,293 @@
+"""What every head must do in the company it keeps: precision, compilers, processes, strange batches."""
+
+import copy
+import inspect
+import io
+import math
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import config
+from torch import nn
+
+from spaceform.heads import HEADS, DeterministicHead, StochasticHead
+
+sys.path.insert(0, str(Path(__file__).parent))
+import one_of_two_processes as ddp
+
+DIM, CLASSES, BATCH = 6, 9, 8
+every_head = pytest.mark.parametrize("name", list(HEADS))
+
+
+def make(name, dim=DIM, classes=CLASSES, *, dtype=torch.float32, **kwargs):
+    """A head by name; `beta` is left out where the head has none."""
+    torch.manual_seed(0)
+    if "beta" not in inspect.signature(HEADS[name].__init__).parameters:
+        kwargs.pop("beta", None)
+    return HEADS[name](dim, classes, **kwargs).to(dtype)
+
+
+def draw(batch=BATCH, dim=DIM, classes=CLASSES, dtype=torch.float32):
+    g = torch.Generator().manual_seed(1)
+    z = torch.randn(batch, dim, generator=g, dtype=dtype, requires_grad=True)
+    return z, torch.randint(classes, (batch,), generator=g)
+
+
+def seeded():
+    return torch.Generator().manual_seed(2)
+
+
+def gradients(head, z, y, upstream=None):
+    loss = head(z, y, generator=seeded())
+    inputs = [z, *head.parameters()]
+    return loss, torch.autograd.grad(loss, inputs, torch.ones_like(loss) if upstream is None else upstream)
+
+
+def test_the_registry_is_complete():
+    assert set(HEADS) == {"standard", "hyperbolic", "cosine", "arcface", "vmf", "power_spherical"}
+
+
+@every_head
+def test_contract(name):
+    head, (z, y) = make(name), draw()
+    loss = head(z, y, generator=seeded())
+    assert loss.shape == (BATCH,)
+    probabilities = head.predict_proba(z, generator=seeded())
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(BATCH))
+    torch.testing.assert_close(
+        head.log_probs(z, generator=seeded()).exp(), probabilities, rtol=1e-4, atol=1e-6
+    )
+    samples = head.logit_samples(z, generator=seeded())
+    torch.testing.assert_close(samples.softmax(-1).mean(0), probabilities, rtol=1e-4, atol=1e-6)
+    assert isinstance(head, DeterministicHead) != isinstance(head, StochasticHead)
+    if isinstance(head, DeterministicHead):
+        assert samples.shape == (1, BATCH, CLASSES)
+        assert torch.equal(head.logits(z), samples[0])
+    else:
+        assert head.sample(z, 3, generator=seeded()).shape == (3, BATCH, DIM)
+    assert (head.confidence(2 * z) > head.confidence(z)).all()
+    assert head.geometry.pairwise(z, z[:3]).shape == (BATCH, 3)
+    head.prepare(z.detach())
+    head.start_epoch(0)
+
+
+@every_head
+def test_every_parameter_is_in_one_group(name):
+    head = make(name)
+    groups = head.parameter_groups()
+    grouped = [p for group in groups for p in group["params"]]
+    assert sorted(map(id, grouped)) == sorted(map(id, head.parameters()))
+    assert len({group["name"] for group in groups}) == len(groups)
+    torch.optim.SGD(groups, lr=0.1)
+
+
+@every_head
+def test_trains(name):
+    head, (z, y) = make(name, beta=8.0), draw(batch=32)
+    z = nn.Parameter(z.detach() * 3)
+    optimiser = torch.optim.Adam([z, *head.parameters()], lr=0.05)
+    for step in range(60):
+        loss = head(z, y, generator=torch.Generator().manual_seed(step)).mean()
+        if step == 0:
+            before = loss.item()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss.item() < 0.7 * before
+    assert (head.predict_proba(z, generator=seeded()).argmax(1) == y).float().mean() > 0.9
+
+
+@every_head
+def test_same_draws_same_values(name):
+    head, (z, y) = make(name), draw()
+    assert torch.equal(head(z, y, generator=seeded()), head(z, y, generator=seeded()))
+    assert torch.equal(head.predict_proba(z, generator=seeded()), head.predict_proba(z, generator=seeded()))
+
+
+@every_head
+@pytest.mark.parametrize("chunk", [1, 4, CLASSES, 50])
+def test_class_chunk_changes_nothing(name, chunk):
+    (z, y), upstream = draw(), torch.linspace(-1, 2, BATCH)
+    whole, g_whole = gradients(make(name, beta=16.0), z, y, upstream)
+    chunked, g_chunked = gradients(make(name, beta=16.0, class_chunk=chunk), z, y, upstream)
+    torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-5)
+    for a, b in zip(g_chunked, g_whole, strict=True):
+        assert (a - b).abs().max() <= 1e-5 * max(1.0, b.abs().max().item())
+
+
+@every_head
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_upstream_gradients_of_single_examples_are_honoured(name, chunk):
+    head, (z, y) = make(name, dtype=torch.float64, class_chunk=chunk), draw(dtype=torch.float64)
+    loss, inputs = head(z, y, generator=seeded()), [z, *head.parameters()]
+    upstream = torch.linspace(-1, 2, BATCH, dtype=torch.float64)
+
+    def back(g):
+        return torch.autograd.grad(loss, inputs, g, retain_graph=True)
+
+    singles = [back(e) for e in torch.eye(BATCH, dtype=torch.float64)]
+    for i, whole in enumerate(back(upstream)):
+        torch.testing.assert_close(
+            whole, sum(u * single[i] for u, single in zip(upstream, singles, strict=True))
+        )
+
+
+@every_head
+@pytest.mark.parametrize("beta", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(name, dtype, beta):
+    head, net, (x, y) = make(name, beta=beta), nn.Linear(DIM, DIM), draw()
+    with torch.no_grad():
+        z = net(x)
+    exact = head(z, y, generator=seeded())
+    with torch.autocast("cpu", dtype=dtype):
+        z_half = net(x)
+        assert z_half.dtype == dtype
+        loss = head(z_half, y, generator=seeded())
+        probabilities = head.predict_proba(z_half, generator=seeded())
+        loss.mean().backward()
+    assert loss.dtype == probabilities.dtype == torch.float32
+    assert loss.mean().item() == pytest.approx(exact.mean().item(), rel=0.01)
+    for parameter in [*net.parameters(), *head.parameters()]:
+        assert parameter.grad.isfinite().all()
+    # What autocast rounds is the network's output; the head itself computes as without it.
+    torch.testing.assert_close(loss, head(z_half.float(), y, generator=seeded()), rtol=1e-6, atol=1e-6)
+
+
+@every_head
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_head_of_any_type(name, dtype):
+    head, (z, y) = make(name, dtype=dtype), draw(dtype=dtype)
+    loss, grads = gradients(head, z, y)
+    assert loss.dtype == torch.promote_types(dtype, torch.float32)
+    assert all(g.isfinite().all() for g in grads)
+    assert [g.dtype for g in grads] == [dtype] * len(grads)
+    reference = gradients(make(name, dtype=torch.float64), z.detach().double().requires_grad_(), y)[0]
+    if isinstance(head, DeterministicHead):
+        bound = 0.05 if dtype.itemsize == 2 else 1e-5
+        assert loss.mean().item() == pytest.approx(reference.mean().item(), rel=bound)
+
+
+@every_head
+@pytest.mark.parametrize("beta", [1.0, 16.0, 1e4])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_strange_embeddings_are_finite(name, scale, beta, chunk):
+    head, (z, y) = make(name, beta=beta, class_chunk=chunk), draw()
+    loss, grads = gradients(head, (z.detach() * scale).requires_grad_(), y)
+    assert loss.isfinite().all()
+    assert all(g.isfinite().all() for g in grads)
+    assert head.predict_proba(z.detach() * scale, generator=seeded()).isfinite().all()
+
+
+@every_head
+@pytest.mark.parametrize(("batch", "classes"), [(1, 1), (1, 9), (8, 1), (0, 9)])
+def test_one_class_one_example_no_example(name, batch, classes):
+    head, (z, y) = make(name, classes=classes), draw(batch=batch, classes=classes)
+    loss, grads = gradients(head, z, y)
+    assert loss.shape == (batch,)
+    assert loss.isfinite().all()
+    assert all(g.isfinite().all() for g in grads)
+    assert head.predict_proba(z, generator=seeded()).shape == (batch, classes)
+
+
+@every_head
+def test_bad_input_is_one_sentence(name):
+    config.update("jaxtyping_disable", True)
+    head, (z, y) = make(name), draw()
+    for bad_z, bad_y, sentence in [
+        (z, y + CLASSES, r"y must lie in 0\.\.8, got"),
+        (z, -1 - y, r"y must lie in 0\.\.8, got -"),
+        (z[:, 1:], y, r"z must have shape \(batch, 6\), got \(8, 5\)"),
+        (z * math.nan, y, "z must be finite, got 48 NaN"),
+        (z, y[1:], r"y must have shape \(8,\)"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            head(bad_z, bad_y)
+
+
+@every_head
+def test_state_dict_deepcopy_and_pickle(name):
+    head, (z, y) = make(name, beta=3.0), draw()
+    head.prepare(z.detach())
+    with torch.no_grad():
+        for p in head.parameters():
+            p.add_(0.1)
+    expected = head(z, y, generator=seeded())
+    fresh, buffer = make(name), io.BytesIO()
+    torch.save(head.state_dict(), buffer)
+    buffer.seek(0)
+    fresh.load_state_dict(torch.load(buffer, weights_only=True))
+    for other in (fresh, copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        assert torch.equal(other(z, y, generator=seeded()), expected)
+        assert repr(other) == repr(head)
+
+
+@pytest.mark.compiled
+@every_head
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_compiles_as_one_graph(name, chunk):
+    torch._dynamo.reset()
+    head, (z, y) = make(name, class_chunk=chunk), draw(batch=64)
+    compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+
+    def run(module):
+        torch.manual_seed(3)
+        loss = module(z, y)
+        return loss, torch.autograd.grad(loss, [z, *head.parameters()], torch.linspace(0, 1, len(y)))
+
+    (eager, g_eager), (graph, g_graph) = run(head), run(compiled)
+    if isinstance(head, DeterministicHead):
+        torch.testing.assert_close(graph, eager, rtol=1e-5, atol=1e-5)
+        for a, b in zip(g_graph, g_eager, strict=True):
+            assert (a - b).abs().max() <= 1e-5 * max(1.0, b.abs().max().item())
+    else:
+        # A graph may draw in another order: the means over 64 examples of 10 draws agree within 10%.
+        assert graph.mean().item() == pytest.approx(eager.mean().item(), rel=0.1)
+        assert all(g.isfinite().all() for g in g_graph)
+
+
+@pytest.mark.compiled
+@every_head
+def test_prediction_compiles_as_one_graph(name):
+    torch._dynamo.reset()
+    head, (z, _) = make(name), draw()
+    probabilities = torch.compile(head.predict_proba, backend="aot_eager", fullgraph=True)(z)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(BATCH))
+    if isinstance(head, DeterministicHead):
+        torch.testing.assert_close(probabilities, head.predict_proba(z))
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The gradients that two gloo processes agree on, each with half of the batch."""
+    folder = tmp_path_factory.mktemp("gloo")
+    command = [sys.executable, ddp.__file__]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "store"), str(folder / "out")], stderr=subprocess.PIPE
+        )
+        for rank in (0, 1)
+    ]
+    for process in ranks:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors.decode()[-2000:]
+    return torch.load(folder / "out", weights_only=True)
+
+
+@every_head
+def test_two_processes_agree_with_one(name, two_processes):
+    model, (x, y) = ddp.Model(name).double(), ddp.batch()
+    if isinstance(model.head, DeterministicHead):
+        loss = model(x, y)
+    else:
+        # The joined batch with the draws of the two.
+        halves = zip(x.chunk(2), y.chunk(2), strict=True)
+        loss = torch.cat([model(*half, torch.Generator().manual_seed(r)) for r, half in enumerate(halves)])
+    loss.mean().backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(two_processes[name][key], parameter.grad, rtol=1e-9, atol=1e-12)
