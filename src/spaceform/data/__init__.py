@@ -1,9 +1,10 @@
 """Data sets, their splits, and batches of them."""
 
 from spaceform.data.augment import PIXELS, Pixels
-from spaceform.data.catalog import CATALOG, check, get, list_datasets, load
+from spaceform.data.catalog import check, get, list_datasets, load
 from spaceform.data.dataset import DataError, Dataset, Split
-from spaceform.data.loader import Batch, evaluation_batches, preprocessing, train_batches
+from spaceform.data.entries import CATALOG
+from spaceform.data.loader import Batch, evaluation_batches, preprocessing, train_batches, training_pass
 from spaceform.data.photos import PHOTOS, Photos
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.splits import imbalance, label_noise, split, targets
@@ -30,4 +31,5 @@ __all__ = [
     "split",
     "targets",
     "train_batches",
+    "training_pass",
 ]

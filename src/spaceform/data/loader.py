@@ -92,6 +92,36 @@ def evaluation_batches(
         yield inputs.to(device, non_blocking=True)
 
 
+def training_pass(
+    dataset: Dataset,
+    indices: Int64[Tensor, "part"],
+    how: Preprocessing,
+    *,
+    seed: int,
+    batch_size: int,
+    device: torch.device | None = None,
+    workers: int = 0,
+) -> Iterator[Float[Tensor, "batch *shape"]]:
+    """The inputs of a part, each once, in a random order and augmented; a function of the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    order = indices[torch.randperm(len(indices), generator=generator)]
+    # Parts of equal size: batch norm cannot take a lone item.
+    parts = order.tensor_split(-(-len(order) // batch_size))
+    if isinstance(dataset.inputs, Tensor):
+        for part in parts:
+            x = dataset.inputs[part.to(dataset.inputs.device)]
+            if isinstance(how, Pixels):
+                x = how.train(x, how.draw(len(x), x.shape[-2], x.shape[-1], generator=generator))
+            yield x
+        return
+    assert isinstance(how, Photos)
+    seeds = torch.randint(2**62, order.shape, generator=generator)
+    chunks = zip(parts, seeds.tensor_split(len(parts)), strict=True)
+    keys = [list(zip(part.tolist(), seed.tolist(), strict=True)) for part, seed in chunks]
+    for inputs, _ in _photo_loader(dataset, how, keys, workers, device):
+        yield inputs.to(device, non_blocking=True)
+
+
 def _from_memory(
     inputs: Tensor, targets: Int64[Tensor, "items"], sampler: EpisodicSampler, how: Preprocessing
 ) -> Iterator[Batch]:

@@ -1,0 +1,205 @@
+"""The command line: arguments in, calls out.
+
+Exit codes: 0 all is well; 1 the work failed (training diverged, a check found damage); 2 bad input (an
+unknown name, a file that cannot be used, a folder that cannot be written).
+"""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from spaceform._version import __version__
+
+app = typer.Typer(
+    name="spaceform",
+    help="Train heads of every geometry under equal conditions, and see which one suits your data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.1; repeatable."
+    ),
+]
+Devices = Annotated[int, typer.Option(help="Processes, one a device.", min=1)]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors and the result.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spaceform {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None: ...
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A name (mnist/vmf, digits/cosine) or a .toml file.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
+    settings: Settings = None,
+    devices: Devices = 1,
+    nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
+    accelerator: Accelerator = "auto",
+    workers: Workers = 0,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train one run; killed at any moment, the same command goes on and ends at the same bits.
+
+    Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
+    """
+    from spaceform.progress import ProgressPrinter, duration
+    from spaceform.recipe import load
+    from spaceform.training import train as run_training
+
+    finished = (out / "result.json").exists()
+    with ProgressPrinter() as printer:
+        run = run_training(
+            load(recipe, settings or ()),
+            out,
+            devices=devices,
+            nodes=nodes,
+            accelerator=accelerator,
+            workers=workers,
+            log=log or (),
+            listener=None if quiet else printer,
+        )
+    result = run.result
+    typer.echo(
+        f"{out}: {'already finished' if finished else 'finished'} after {result['epochs']} epochs "
+        f"({duration(result['seconds'])}); "
+        f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    accelerator: Annotated[str, typer.Option("--device", help="cpu, cuda, mps, ...")] = "cpu",
+    workers: Workers = 0,
+) -> None:
+    """Measure a run on its test split; writes metrics.json and outputs.npz into its folder."""
+    from spaceform.evaluation import evaluate as measure
+
+    found = measure(run, device=accelerator, workers=workers)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            for part, inner in value.items():
+                typer.echo(f"{f'{name}.{part}':36} {_brief(inner)}")
+        else:
+            typer.echo(f"{name:36} {_brief(value)}")
+    typer.echo(f"written: {run / 'metrics.json'}, {run / 'outputs.npz'}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Which data sets there are, and which are here."""
+    from spaceform.data import list_datasets
+
+    for status in list_datasets():
+        where = f"  {status.path}" if status.path is not None else ""
+        typer.echo(
+            f"{status.name:14} {status.state:13} {status.items:>7,} items {status.classes:>6,} classes  "
+            f"{status.task:14} {status.summary}{where}"
+        )
+
+
+@data_app.command("get")
+def data_get(names: Annotated[list[str], typer.Argument(help="Names of data sets.")]) -> None:
+    """Find or download data sets, unpack them, and say where they are."""
+    from spaceform.data import get
+
+    for name in names:
+        typer.echo(f"{name}: {get(name)}")
+
+
+@data_app.command("check")
+def data_check(
+    what: Annotated[str, typer.Argument(help="A name, a folder of images, or an .npz/.parquet file.")],
+    photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
+) -> None:
+    """Verify checksums and counts; exits 1 where something is wrong."""
+    from spaceform.data import check
+
+    checks = check(what, photos=photos)
+    for found in checks:
+        typer.echo(f"{'ok   ' if found.ok else 'WRONG'} {found.what}: {found.detail}")
+    if not all(found.ok for found in checks):
+        raise typer.Exit(1)
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_brief(inner)}" for name, inner in value.items())
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def main() -> NoReturn:
+    """Run a command; an error is one sentence on stderr, with its traceback only under --debug."""
+    debug = "--debug" in sys.argv or bool(os.environ.get("SPACEFORM_DEBUG"))
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    if not debug:
+        warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    try:
+        app(arguments, standalone_mode=True)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on from the last checkpoint", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(_sentence(error), _exit_code(error))
+    sys.exit(0)
+
+
+def _exit_code(error: Exception) -> int:
+    """2 for what the user can put right: input, files, missing packages; 1 for work that failed."""
+    return 2 if isinstance(error, ValueError | OSError | ImportError | KeyError) else 1
+
+
+def _sentence(error: Exception) -> str:
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name is not None
+        and not error.name.startswith("spaceform")
+    ):
+        return f"this command needs the package {error.name!r}; install it with: pip install 'spaceform[lab]'"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    known = isinstance(error, ValueError | OSError | ImportError | KeyError) or type(
+        error
+    ).__module__.startswith("spaceform")
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Training as it is seen: a live line in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TextIO, TypeAlias, final
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """What a listener is told, a few times a second and after every epoch."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    score: float | None
+    """The validation score of the last whole epoch, and the best so far with its epoch."""
+    best_score: float | None
+    best_epoch: int
+    lr: float
+    seconds_left: float | None
+    """Until the stop, if no later epoch is better."""
+    done: bool
+    """Whether this closes an epoch."""
+
+
+Listener: TypeAlias = Callable[[Progress], None]
+
+
+@final
+class ProgressPrinter:
+    """A listener of `train`: a live line where `file` is a terminal, else a plain line every few seconds."""
+
+    def __init__(self, file: TextIO | None = None, *, every: float = 5.0) -> None:
+        self._file = file
+        self._every = every
+        self._last = -every
+        self._line: Any = None
+
+    def __call__(self, progress: Progress) -> None:
+        file = self._file or sys.stderr
+        if file.isatty():
+            self._show(progress, file)
+        elif progress.done and (
+            time.monotonic() - self._last >= self._every or progress.epoch + 1 == progress.epochs
+        ):
+            self._last = time.monotonic()
+            print(describe(progress), file=file, flush=True)
+
+    def _show(self, progress: Progress, file: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        if self._line is None:
+            self._line = Bar(
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}"),
+                console=Console(file=file),
+                transient=True,
+            )
+            self._line.start()
+            self._line.add_task("", total=progress.steps)
+        self._line.update(0, completed=progress.step, total=progress.steps, description=describe(progress))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_line": None, "_file": None}  # a terminal cannot be sent to another process
+
+
+def describe(progress: Progress) -> str:
+    """`epoch 3/60  loss 0.1234  score 0.9537 (best 0.9537, epoch 2)  lr 0.1  12 s left`."""
+    parts = [f"epoch {progress.epoch}/{progress.epochs}", f"loss {progress.loss:.4f}"]
+    if progress.score is not None and progress.best_score is not None:
+        best = f"best {progress.best_score:.4f}, epoch {progress.best_epoch}"
+        parts.append(f"score {progress.score:.4f} ({best})")
+    parts.append(f"lr {progress.lr:g}")
+    if progress.seconds_left is not None:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 10 s`, `2 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

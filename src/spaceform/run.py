@@ -1,0 +1,242 @@
+"""A run is a folder.
+
+`train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
+`metrics.json`, `calibrators.json` and `outputs.npz`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from spaceform import checkpoint, data, nets
+from spaceform.calibrators import Calibrator, from_dict
+from spaceform.heads import HEADS
+from spaceform.heads.base import Head
+from spaceform.recipe import Recipe, RecipeError, make, unknown
+
+Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path]"
+
+
+@final
+class Model(nn.Module):
+    """A net and a head: inputs and labels in, the objective of every example out."""
+
+    def __init__(self, net: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.net = net
+        self.head = head
+
+    def forward(
+        self, x: Float[Tensor, "batch *shape"], y: Int64[Tensor, " batch"]
+    ) -> Float[Tensor, " batch"]:
+        return self.head(self.net(x), y)
+
+    @torch.inference_mode()
+    def embed(self, batches: Iterator[Tensor]) -> Float[Tensor, "items dim"]:
+        """Embeddings in evaluation mode, on the model's device."""
+        one = next(self.parameters())
+        was_training = self.training
+        self.eval()
+        z = torch.cat([self.net(x.to(one.device, one.dtype)) for x in batches])
+        self.train(was_training)
+        return z
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a recipe's data comes down to."""
+
+    dataset: data.Dataset
+    split: data.Split
+    targets: Int64[Tensor, " items"]
+    """Labels renumbered over the training classes; −1 for classes that do not train."""
+    classes: tuple[str, ...]
+    """Names of the training classes, in the order of the head's outputs."""
+    how: data.loader.Preprocessing
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, as the net meets it."""
+        if isinstance(self.dataset.inputs, Tensor):
+            return tuple(self.dataset.inputs.shape[1:])
+        assert isinstance(self.how, data.Photos)
+        return 3, self.how.size, self.how.size
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the labels or the split change."""
+        digest = hashlib.sha256(repr((self.input_shape, self.classes)).encode())
+        for part in (self.split.train, self.split.val, self.split.test, self.targets):
+            digest.update(part.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
+    """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
+    wanted = recipe.data
+    dataset = data.load(wanted.name) if dataset is None else dataset
+    if wanted.task is not None:
+        dataset = dataset.with_task(wanted.task)
+    split = data.split(dataset, wanted.split_seed)
+    if wanted.imbalance > 1:
+        split = data.imbalance(dataset, split, wanted.imbalance, wanted.split_seed)
+    how = data.preprocessing(dataset, split)
+    if wanted.label_noise > 0:
+        dataset = data.label_noise(dataset, split, wanted.label_noise, wanted.split_seed)
+    targets, classes = data.targets(dataset.labels, split.train)
+    return Material(dataset, split, targets, tuple(dataset.classes[c] for c in classes.tolist()), how)
+
+
+def build_model(
+    recipe: Recipe, num_classes: int, input_shape: Sequence[int], net: nn.Module | None = None
+) -> Model:
+    """The recipe's net, or the given one in its place, and its head."""
+    options = recipe.net.model_dump()
+    built = nets.build(input_shape=input_shape, **options) if net is None else net
+    return Model(built, HEADS[recipe.head.name](recipe.net.dim, num_classes, **recipe.head.options))
+
+
+@final
+class Run:
+    """A finished run, read from its folder: `Run.load(path).predict_proba(images)`."""
+
+    def __init__(
+        self, path: Path, recipe: Recipe, result: dict[str, Any], state: dict[str, Any], model: Model
+    ) -> None:
+        self.path = path
+        self.recipe = recipe
+        self.result = result
+        """`epochs`, `best_epoch`, `score` (of validation), `seconds`."""
+        self.classes: tuple[str, ...] = tuple(state["classes"])
+        self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
+        self.model = model.eval()
+        self.how = read_preprocessing(state["preprocessing"])
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, net: nn.Module | None = None, device: str | torch.device = "cpu"
+    ) -> "Run":
+        """Read a run; `net` where it was trained with a module of your own."""
+        path = Path(path)
+        if not path.is_dir():
+            raise RecipeError(
+                f"there is no run {str(path)!r}; give the folder that `spaceform train --out` wrote"
+            )
+        recipe = read_recipe(path)
+        if recipe is None or not (path / "result.json").exists():
+            raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
+        tensors, state = checkpoint.read_tensors(path / "model.safetensors")
+        if net is None and state["own_net"]:
+            raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
+        pretrained_not_needed = recipe.model_copy(
+            update={"net": recipe.net.model_copy(update={"pretrained": False, "weights": None})}
+        )
+        model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
+        if recipe.precision == "64-true":
+            model.double()
+        model.load_state_dict(tensors)
+        return cls(path, recipe, read_json(path / "result.json"), state, model.to(device))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record an epoch: loss, validation score, learning rate, seconds."""
+        return [json.loads(line) for line in (self.path / "history.jsonl").read_text("utf-8").splitlines()]
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """What `evaluate` found."""
+        return read_json(self.path / "metrics.json")
+
+    @cached_property
+    def calibrators(self) -> dict[str, Calibrator]:
+        """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
+        path = self.path / "calibrators.json"
+        return {name: from_dict(state) for name, state in read_json(path).items()} if path.exists() else {}
+
+    def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
+        """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos."""
+        return self.model.embed(self._batches(inputs, batch_size))
+
+    @torch.inference_mode()
+    def predict_proba(
+        self, inputs: Inputs, *, calibrator: str | None = None, batch_size: int = 512, seed: int = 0
+    ) -> Float[Tensor, "items classes"]:
+        """p(y | input) in the order of `classes`, as trained or by one of `calibrators`; draws use `seed`."""
+        head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
+        generator = torch.Generator(z.device).manual_seed(seed)
+        if calibrator is None:
+            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
+        if calibrator not in self.calibrators:
+            raise RecipeError(
+                unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
+            )
+        adjust = self.calibrators[calibrator]
+        return torch.cat(
+            [
+                adjust(head.logit_samples(part, generator=generator), head.confidence(part)).exp()
+                for part in z.split(batch_size)
+            ]
+        )
+
+    @torch.inference_mode()
+    def confidence(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, " items"]:
+        """How sure the net is of each embedding."""
+        return self.model.head.confidence(self.embed(inputs, batch_size=batch_size))
+
+    def _batches(self, inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
+        if isinstance(self.how, data.Photos) and not isinstance(inputs, Tensor | np.ndarray):
+            for start in range(0, len(inputs), batch_size):
+                yield torch.stack([self.how.evaluate(Path(p)) for p in inputs[start : start + batch_size]])
+            return
+        if not isinstance(inputs, Tensor | np.ndarray):
+            raise TypeError(
+                f"this run takes arrays of shape (items, {', '.join(map(str, self.input_shape))})"
+            )
+        x = torch.as_tensor(inputs)
+        if tuple(x.shape[1:]) != self.input_shape:
+            raise ValueError(f"inputs must have shape (items, *{self.input_shape}), got {tuple(x.shape)}")
+        for part in x.split(batch_size):
+            if isinstance(self.how, data.Pixels):
+                yield self.how.evaluate(
+                    part if part.dtype == torch.uint8 else (part * 255).round().to(torch.uint8)
+                )
+            else:
+                yield part.float()
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a run's folder, or None where there is none."""
+    path = folder / "recipe.json"
+    return make(read_json(path), source=str(path)) if path.exists() else None
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file; where it cannot be read, a sentence that names it."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read ({error})") from None
+
+
+def write_preprocessing(how: data.loader.Preprocessing) -> dict[str, Any] | None:
+    """As JSON, to stand beside the weights."""
+    return None if how is None else {"kind": type(how).__name__, **asdict(how)}
+
+
+def read_preprocessing(value: dict[str, Any] | None) -> data.loader.Preprocessing:
+    """What `write_preprocessing` wrote."""
+    if value is None:
+        return None
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "kind"}
+    return {"Pixels": data.Pixels, "Photos": data.Photos}[value["kind"]](**fields)
