@@ -21,6 +21,8 @@ import one_of_two_processes as ddp
 
 DIM, CLASSES, BATCH = 6, 9, 8
 every_head = pytest.mark.parametrize("name", list(HEADS))
+# torch warns about what its own tracer does with an autograd.Function.
+tracer_may_warn = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
 def make(name, dim=DIM, classes=CLASSES, *, dtype=torch.float32, **kwargs):
@@ -228,6 +230,7 @@ def test_state_dict_deepcopy_and_pickle(name):
 
 
 @pytest.mark.compiled
+@tracer_may_warn
 @every_head
 @pytest.mark.parametrize("chunk", [None, 4])
 def test_compiles_as_one_graph(name, chunk):
@@ -252,6 +255,7 @@ def test_compiles_as_one_graph(name, chunk):
 
 
 @pytest.mark.compiled
+@tracer_may_warn
 @every_head
 def test_prediction_compiles_as_one_graph(name):
     torch._dynamo.reset()

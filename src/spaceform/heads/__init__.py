@@ -3,10 +3,12 @@
 from spaceform.heads.arcface import ArcFaceHead
 from spaceform.heads.base import DeterministicHead, Head, StochasticHead
 from spaceform.heads.cosine import CosineHead
+from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.standard import StandardHead
 
 HEADS: dict[str, type[Head]] = {
     "standard": StandardHead,
+    "hyperbolic": HyperbolicHead,
     "cosine": CosineHead,
     "arcface": ArcFaceHead,
 }
@@ -17,6 +19,7 @@ __all__ = [
     "CosineHead",
     "DeterministicHead",
     "Head",
+    "HyperbolicHead",
     "StandardHead",
     "StochasticHead",
 ]
