@@ -62,7 +62,7 @@ class Pixels:
         """Images as validation and test see them, float32."""
         x = images.float()
         if not self.mean:
-            return x.mul_(1 / 255)
+            return x.div_(255)
         shape = (1, -1, 1, 1)
         mean = torch.tensor(self.mean, device=x.device).view(shape)
         std = torch.tensor(self.std, device=x.device).view(shape)
@@ -97,7 +97,8 @@ def occlude(
     across = torch.arange(width, device=x.device) - corner[:, 1, None]
     inside_rows = (down >= 0) & (down < size)
     inside_columns = (across >= 0) & (across < size)
-    return x.masked_fill((inside_rows[:, :, None] & inside_columns[:, None, :])[:, None], 0.0)
+    seen = ~(inside_rows[:, :, None] & inside_columns[:, None, :])
+    return x * seen[:, None]
 
 
 def _reflect(i: Int64[Tensor, "batch side"], size: int) -> Int64[Tensor, "batch side"]:

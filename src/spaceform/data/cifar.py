@@ -123,9 +123,18 @@ def _unpickle(path: Path, content: bytes) -> dict[bytes, Any]:
     return batch
 
 
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
+
+
 def _reader(source: Path) -> _Read:
     if source.is_dir():
-        return lambda name: (source / name).read_bytes() if (source / name).is_file() else None
+        return lambda name: _content(source / name)
     try:
         with tarfile.open(source) as tar:
             members = {Path(m.name).name: f.read() for m in tar if m.isfile() and (f := tar.extractfile(m))}

@@ -9,14 +9,15 @@ import shutil
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from spaceform.data.dataset import DataError
 
-CHUNK = 1 << 18
+CHUNK = 1 << 14  # what a cut connection can cost
 ATTEMPTS = 5
 TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
 
@@ -49,17 +50,18 @@ class Resume:
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:  # noqa: ARG002 - pooch's signature
         import requests
 
-        for attempt in range(1, self._attempts + 1):
+        failures = 0
+        while True:
             before = self._size()
             try:
                 self._receive(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
-                # A connection that still brings bytes deserves another; one that brings none has its
-                # attempts.
-                if attempt == self._attempts or (before == self._size() == 0):
+                # A connection that brings bytes earns fresh attempts; an address that gave none has none.
+                failures = failures + 1 if self._size() <= before else 0
+                if failures == self._attempts or not self._size():
                     raise
-                time.sleep(self._wait * attempt)
+                time.sleep(self._wait * failures)
         shutil.move(self._part, output_file)
 
     def _receive(self, url: str) -> None:
@@ -96,13 +98,44 @@ class Resume:
         return self._part.stat().st_size if self._part.exists() else 0
 
 
+@contextmanager
+def bar() -> Iterator[Progress]:
+    """A progress bar on standard error, or a line a file where that is not a terminal."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as display:
+        tasks: dict[str, rich.TaskID] = {}
+
+        def advance(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = display.add_task(name, total=total)
+                if not console.is_terminal:
+                    size = f" ({total:,} bytes)" if total else ""
+                    console.print(f"downloading {name}{size}", highlight=False)
+            display.update(tasks[name], completed=done, total=total)
+
+        yield advance
+
+
 def fetch(remote: Remote, folder: Path, progress: Progress | None = None, *, wait: float = 1.0) -> Path:
     """The file, from the first address that gives it with the right checksum; one that is here is checked."""
     import pooch
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written to ({error.strerror or error}).") from error
     failures = []
     for url in remote.urls:
         try:
@@ -140,13 +173,20 @@ def unpack(archive: Path, folder: Path) -> None:
         else:
             with tarfile.open(archive) as tar:
                 tar.extractall(staging, filter="data")
-        for item in staging.iterdir():
-            if not (folder / item.name).exists():
-                item.rename(folder / item.name)
+        _merge(staging, folder)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked into {folder} ({error}).") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move what is new into a folder; a whole sub-folder at once where it is new."""
+    for item in source.iterdir():
+        if item.is_dir() and (target / item.name).is_dir():
+            _merge(item, target / item.name)
+        else:
+            item.replace(target / item.name)
 
 
 def _total(response: Any) -> int | None:

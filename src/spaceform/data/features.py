@@ -33,7 +33,8 @@ def load_features(path: Path) -> Dataset:
         )
     if y.ndim != 1 or len(y) != len(x):
         raise DataError(f"{path} has {len(x):,} rows in X and y of shape {y.shape}; give one label a row.")
-    x = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is said below
+        x = x.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(bad):
         raise DataError(
@@ -54,8 +55,9 @@ def load_features(path: Path) -> Dataset:
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise DataError(
                     f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
                 )
@@ -75,6 +77,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
@@ -90,15 +93,20 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
                 raise DataError(
                     f"column {name!r} of {path} has {table[name].null_count:,} empty cells; fill them."
                 )
-            columns[name] = _text(table[name].to_numpy(zero_copy_only=False))
+            columns[name] = _plain(table[name])
     if "X" in table.column_names:
-        rows = table["X"].to_pylist()
-        lengths = {-1 if row is None else len(row) for row in rows}
-        if len(lengths) > 1 or -1 in lengths:
+        rows = table["X"]
+        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        if not any(is_list(rows.type) for is_list in lists):
+            raise DataError(
+                f"column 'X' of {path} has type {rows.type}; each row must hold a list of numbers."
+            )
+        if rows.null_count or len(pc.unique(pc.list_value_length(rows))) > 1:
             raise DataError(
                 f"column 'X' of {path} has rows of different lengths; each must hold the same features."
             )
-        columns["X"] = np.array(rows, dtype=np.float32).reshape(len(rows), -1)
+        values = pc.list_flatten(rows).to_numpy()
+        columns["X"] = values.reshape(len(rows), -1)
     else:
         numeric = [
             field.name
@@ -111,8 +119,10 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _text(column: NDArray[Any]) -> NDArray[Any]:
-    return column.astype(str) if column.dtype == object else column
+def _plain(column: Any) -> NDArray[Any]:
+    """A column of numbers or strings as an array, whether or not it was stored as categories."""
+    values = np.asarray(column.to_pylist())
+    return values.astype(str) if values.dtype == object else values
 
 
 def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:

@@ -20,9 +20,10 @@ def load_folder(folder: Path) -> Dataset:
     """Images of a class per sub-folder; small ones of one size in memory, others as photos."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one that has a sub-folder of images for each class.")
-    parts = [child for child in _folders(folder) if child.name.lower() in _PARTS]
-    divided = any(_PARTS[part.name.lower()] == "train" for part in parts)
-    roots = parts if divided else [folder]
+    children = _folders(folder)
+    parts = {_PARTS.get(child.name.lower()) for child in children}
+    divided = "train" in parts and None not in parts  # beside another folder, "train" is a class of vehicles
+    roots = children if divided else [folder]
     classes = sorted({child.name for root in roots for child in _folders(root)})
     number = {name: i for i, name in enumerate(classes)}
     items = [

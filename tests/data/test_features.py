@@ -1,0 +1,136 @@
+"""Cached features in .npz and .parquet."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from spaceform.data import DataError, load, split
+
+X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+Y = np.arange(12) % 3
+
+
+def save(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz_with_everything(tmp_path):
+    part = np.array(["train"] * 6 + ["val"] * 3 + ["test"] * 3)
+    path = save(
+        tmp_path / "f.npz", X=X.astype(np.float16), y=Y, classes=["a", "b", "c", "d"], split=part, other=[1]
+    )
+    d = load(path)
+    assert (d.name, d.kind, d.task) == ("f", "features", "classification")
+    assert d.inputs.dtype == torch.float32
+    assert torch.equal(d.inputs, torch.from_numpy(X.astype(np.float16).astype(np.float32)))
+    assert d.classes == ("a", "b", "c", "d")
+    assert [len(p) for p in (d.official.train, d.official.val, d.official.test)] == [6, 3, 3]
+    assert torch.equal(split(d).val, torch.arange(6, 9))
+    assert load(path, task="retrieval").task == "retrieval"
+
+
+def test_labels_are_numbered_in_sorted_order(tmp_path):
+    d = load(save(tmp_path / "f.npz", X=X, y=np.array(["cat", "ant", "bee"] * 4)))
+    assert d.classes == ("ant", "bee", "cat")
+    assert d.labels[:3].tolist() == [2, 0, 1]
+    d = load(save(tmp_path / "g.npz", X=X, y=np.array([30, -7, 8] * 4)))
+    assert d.classes == ("-7", "8", "30")
+    assert d.labels[:3].tolist() == [2, 0, 1]
+    d = load(save(tmp_path / "h.npz", X=X, y=Y.astype(float), groups=np.array(list("aabbccddeeff"))))
+    assert d.labels.tolist() == Y.tolist()
+    assert d.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_parquet_with_lists_and_with_columns(tmp_path):
+    names = [("ant", "bee", "cat")[i] for i in Y]
+    part = ["train"] * 9 + ["test"] * 3
+    lists = pa.table({"X": list(X), "y": pa.array(names).dictionary_encode(), "split": part})
+    pq.write_table(lists, tmp_path / "lists.parquet", row_group_size=5)
+    columns = pa.table({f"f{i}": X[:, i] for i in range(5)} | {"y": Y, "name": names})
+    pq.write_table(columns, tmp_path / "columns.parquet")
+    a, b = load(tmp_path / "lists.parquet"), load(tmp_path / "columns.parquet")
+    assert torch.equal(a.inputs, torch.from_numpy(X))
+    assert torch.equal(a.inputs, b.inputs)
+    assert torch.equal(a.labels, b.labels)
+    assert a.classes == ("ant", "bee", "cat")
+    assert len(a.official.test) == 3
+
+
+NAN = X.copy()
+NAN[[3, 7], 2] = np.nan
+TOO_LARGE = X.astype(np.float64)
+TOO_LARGE[4, 0] = 1e300
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": NAN, "y": Y}, r"f\.npz has 2 rows with NaN or infinite values, the first is row 3"),
+        ({"X": TOO_LARGE, "y": Y}, r"1 rows with NaN or infinite values, the first is row 4"),
+        ({"X": X, "y": Y[:-1]}, r"12 rows in X and y of shape \(11,\); give one label a row"),
+        ({"X": X}, r"f\.npz has no 'y' \(it has \['X'\]\)"),
+        ({"y": Y}, "has no 'X'"),
+        ({"X": X[0], "y": Y}, r"X in .*f\.npz has shape \(5,\)"),
+        ({"X": X.astype(str), "y": Y}, "it must be numbers"),
+        ({"X": X, "y": Y + 0.5}, "labels are integers or strings"),
+        ({"X": X, "y": Y, "classes": ["a"]}, "y in .* goes from 0 to 2, but there are 1 names in classes"),
+        ({"X": X, "y": Y, "split": ["train", "oops"] * 6}, "has the value .*oops"),
+        ({"X": X, "y": Y, "split": ["train"]}, "has a wrong length"),
+        ({"X": X, "y": Y, "split": ["test"] * 12}, "marks no row as 'train'"),
+        ({"X": X, "y": Y, "groups": [1, 2]}, r"groups in .* has shape \(2,\)"),
+        ({"X": X, "y": Y * 0}, "items of one class only"),
+        ({"X": X[:0], "y": Y[:0]}, "is empty"),
+    ],
+)
+def test_what_is_wrong_with_an_npz_is_said(tmp_path, arrays, message):
+    with pytest.raises(DataError, match=message):
+        load(save(tmp_path / "f.npz", **arrays))
+
+
+def test_a_class_with_one_row_is_named(tmp_path):
+    path = save(tmp_path / "f.npz", X=X, y=np.array(["a"] * 11 + ["lonely"]))
+    with pytest.raises(DataError, match=r"class 'lonely' of f \(.*f\.npz\) has one item to train on"):
+        split(load(path))
+
+
+def test_pickles_are_never_read(tmp_path):
+    path = save(tmp_path / "f.npz", X=X, y=np.array([{"a": 1}] * 12, dtype=object))
+    with pytest.raises(DataError, match=r"f\.npz holds pickled objects .* pickles are never read"):
+        load(path)
+
+
+def test_unreadable_files_are_named(tmp_path):
+    path = save(tmp_path / "f.npz", X=X, y=Y)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"hello", whole[:100] + b"\0" * 50 + whole[150:]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"f\.npz"):
+            load(path)
+    with pytest.raises(DataError, match=r"nowhere\.npz does not exist"):
+        load(tmp_path / "nowhere.npz")
+    np.save(tmp_path / "single.npy", X)
+    (tmp_path / "single.npy").rename(tmp_path / "single.npz")
+    with pytest.raises(DataError, match=r"single\.npz is a single array"):
+        load(tmp_path / "single.npz")
+
+
+def test_broken_parquet_is_named(tmp_path):
+    path = tmp_path / "f.parquet"
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(DataError, match=r"f\.parquet is not a readable parquet file"):
+        load(path)
+    with pytest.raises(DataError, match=r"nowhere\.parquet does not exist"):
+        load(tmp_path / "nowhere.parquet")
+    for table, message in (
+        ({"X": [[1.0, 2.0], [1.0]], "y": [0, 1]}, "rows of different lengths"),
+        ({"X": [1.0, 2.0], "y": [0, 1]}, "each row must hold a list of numbers"),
+        ({"X": [[1.0], [2.0]], "y": [0, None]}, "column 'y' of .* has 1 empty cells"),
+        ({"X": [[1.0], [None]], "y": [0, 1]}, "1 rows with NaN"),
+        ({"y": [0, 1]}, "has no 'X'"),
+    ):
+        pq.write_table(pa.table(table), path)
+        with pytest.raises(DataError, match=message):
+            load(path)
