@@ -1,0 +1,295 @@
+"""Eq. 8 as one autograd function: E_z[log Σ_j C(‖w̃_j‖)/C(‖w̃_j + βz‖)] − β E[w_y]·E[z] for draws of z.
+
+A draw is z_s = cos_s μ ± sin_s v_p, the v in pairs. So w̃_j·z_s = cos_s (μ·w̃_j) ± sin_s (v_p·w̃_j): one product
+of the weights with the rows (μ, v_1 .. v_P) and small mixtures M of its results, never a product per draw.
+With q_sj = softmax_j / S · A(k)/k at k = ‖w̃_j + βz_s‖, all gradients are mixtures again: K = Mᵀq gives
+
+    dW = β Kᵀ rows + (Σ q − A(‖w̃‖)/‖w̃‖ Σ softmax) w̃,    dμ = β K_μ W − β Σ_s ± sin_s (q_s·Wμ) v_s,
+
+the second term of dμ because v is carried along with μ by parallel transport, which keeps its law. K takes
+the place of the products, one block of examples after the other while it is in cache; nothing assumes that
+the examples have equal weight in the end. Streamed over the class axis, K is computed in the backward pass.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Generator, Tensor
+from torch.autograd.function import once_differentiable
+
+# Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
+_BLOCK = 2**16
+# Up to 128 MiB (float32) of mixtures are kept for the backward pass; beyond, the class axis is streamed.
+_KEPT = 2**25
+_CHUNK = 2**21
+
+
+def tangents(
+    mu: Float[Tensor, "batch dim"], pairs: int, generator: Generator | None
+) -> Float[Tensor, "batch pairs dim"]:
+    """Uniform unit vectors orthogonal to μ, independent over examples and pairs."""
+    batch, dim = mu.shape
+    g = torch.randn(batch, pairs, dim, dtype=mu.dtype, device=mu.device, generator=generator)
+    if dim == 2:
+        # The tangent line has two unit vectors.
+        across = torch.stack([-mu[:, 1], mu[:, 0]], -1)[:, None]
+        return torch.where(g[..., :1] < 0, -across, across)
+    # Below 16 dimensions the tangent part may be short, and one projection leaves an error.
+    for _ in range(2 if dim < 16 else 1):
+        g = g.addcmul_(g @ mu[:, :, None], mu[:, None], value=-1)
+        g = g.div_(torch.linalg.vector_norm(g, dim=-1, keepdim=True))
+    return g
+
+
+def expected_objective(
+    mu: Float[Tensor, "batch dim"],
+    cos: Float[Tensor, "batch draws"],
+    sin: Float[Tensor, "batch draws"],
+    length: Float[Tensor, " batch"],
+    v: Float[Tensor, "batch pairs dim"],
+    weight: Float[Tensor, "classes dim"],
+    beta: Float[Tensor, ""],
+    y: Integer[Tensor, " batch"],
+    law: ModuleType,
+    class_chunk: int | None,
+) -> Float[Tensor, " batch"]:
+    """The objective of each example; E[z] = length · μ; `law` is the module that evaluates C and A.
+
+    Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that.
+    """
+    batch, draws = cos.shape
+    chunk = class_chunk
+    if chunk is None and batch * (1 + v.shape[1]) * len(weight) > _KEPT:
+        chunk = max(1, _CHUNK // (batch * draws))
+    if chunk is None or chunk >= len(weight):
+        return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, law)
+    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, law, chunk)
+
+
+def _sides(draws: int, pairs: int, like: Tensor) -> Float[Tensor, "draws pairs"]:
+    """+1 where the draw is on the side of v_p, −1 where it is on the other."""
+    one = torch.eye(pairs, dtype=like.dtype, device=like.device)
+    return torch.cat([one, -one])[:draws]
+
+
+def _mixtures(cos: Tensor, sin: Tensor, sides: Tensor) -> Float[Tensor, "batch draws rows"]:
+    """M with z_s = Σ_r M_sr rows_r."""
+    return torch.cat([cos[..., None], sin[..., None] * sides], 2)
+
+
+def _blocks(batch: int, numbers: int) -> list[slice]:
+    """Slices of examples; one when compiling, where the fused code needs no cache."""
+    size = max(1, batch if torch.compiler.is_compiling() else _BLOCK // numbers)
+    return [slice(a, min(a + size, batch)) for a in range(0, max(batch, 1), size)]
+
+
+def _log_ratio(
+    mixed: Tensor, products: Tensor, square: Tensor, beta: Tensor, law: ModuleType, order: float
+) -> tuple[Tensor, Tensor]:
+    """The terms log C(‖w̃‖) − log C(k), and A(k)/k, where k² − ‖w̃‖² = 2β w̃·z + β²."""
+    shift = torch.bmm(mixed * (2 * beta), products).add_(beta * beta)
+    return law.difference_and_weight(square, shift, order)
+
+
+class _Target:
+    """The term −β E[w_y]·E[z] = −β A(‖w̃‖)/‖w̃‖ · length · w̃_y·μ."""
+
+    def __init__(self, w_y: Tensor, mu: Tensor, length: Tensor, law: ModuleType, order: float) -> None:
+        self.w_y, self.mu, self.length = w_y, mu, length
+        self.dot = torch.linalg.vecdot(w_y, mu)
+        self.norm = torch.linalg.vector_norm(w_y, dim=1)
+        self.ratio = law.weight(self.norm.square(), order)
+        self.law, self.order = law, order
+
+    @property
+    def value(self) -> Tensor:
+        return self.ratio * self.length * self.dot
+
+    def weight_gradient(self) -> Tensor:
+        """d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length."""
+        slope = self.law.slope(self.norm, self.order)
+        inverse = 1 / self.norm.clamp_min(torch.finfo(self.norm.dtype).tiny ** 0.5)
+        along = (slope - self.ratio) * self.dot * inverse * inverse
+        return self.length[:, None] * (self.ratio[:, None] * self.mu + along[:, None] * self.w_y)
+
+
+def _finish(
+    grad: Tensor,
+    beta: Tensor,
+    target: _Target,
+    carried: Tensor,
+    q_mu: Tensor,
+    q_v: Tensor,
+    q_sum: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    v: Tensor,
+    sides: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients of all but the weights, from q·Wμ and ± q·Wv of each draw; `carried` is K_μ W."""
+    g = grad[:, None]
+    turned = (sin * q_mu) @ sides
+    d_mu = carried - (turned[:, None] @ v)[:, 0] - (target.ratio * target.length)[:, None] * target.w_y
+    d_beta = (cos * q_mu + sin * q_v).sum(1) + beta * q_sum - target.value
+    scaled = beta * g
+    return (
+        scaled * d_mu,
+        scaled * q_mu,
+        scaled * q_v,
+        -beta * grad * target.ratio * target.dot,
+        torch.dot(grad, d_beta),
+    )
+
+
+class _Kept(torch.autograd.Function):
+    """All classes at once; the mixtures K are kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mu: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        length: Tensor,
+        weight: Tensor,
+        beta: Tensor,
+        v: Tensor,
+        y: Tensor,
+        law: ModuleType,
+    ) -> Tensor:
+        batch, draws = cos.shape
+        pairs, dim = v.shape[1:]
+        classes, order = len(weight), dim / 2 - 1
+        differentiate = any(ctx.needs_input_grad)
+        sides = _sides(draws, pairs, cos)
+        mixed = _mixtures(cos, sin, sides)
+        rows = torch.cat([mu[:, None], v], 1)
+        products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
+        square = torch.linalg.vector_norm(weight, dim=1).square()
+        ratio = law.weight(square, order)
+        target = _Target(weight[y], mu, length, law, order)
+
+        evidence, own, q_rows, q_sum = [], [], [], []
+        for b in _blocks(batch, draws * classes):
+            U = products[b]
+            q, A = _log_ratio(mixed[b], U, square, beta, law, order)
+            top = q.amax(2, keepdim=True)
+            q.sub_(top).exp_()
+            total = q.sum(2, keepdim=True)
+            evidence.append((top + total.log()).mean((1, 2)))
+            if differentiate:
+                q.mul_((total * draws).reciprocal_())
+                share = q.sum(1)
+                q.mul_(A)
+                q_rows.append(torch.bmm(q, U.mT))
+                mass = q.sum(1)
+                q_sum.append(mass.sum(1))
+                own.append(mass.addcmul_(share, ratio, value=-1))
+                U.copy_(torch.bmm(mixed[b].mT, q))
+        if differentiate:
+            q_r = torch.cat(q_rows)
+            q_mu, q_v = q_r[..., 0], (q_r[..., 1:] * sides).sum(2)
+            ctx.save_for_backward(
+                rows, products, torch.cat(own), q_mu, q_v, torch.cat(q_sum), cos, sin, length, weight, beta, y
+            )
+            ctx.law = law
+        return torch.cat(evidence) - beta * target.value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
+        dim = rows.shape[2]
+        mu, v = rows[:, 0], rows[:, 1:]
+        sides = _sides(cos.shape[1], v.shape[1], cos)
+        target = _Target(weight[y], mu, length, ctx.law, dim / 2 - 1)
+        others = _finish(grad, beta, target, K[:, 0] @ weight, q_mu, q_v, q_sum, cos, sin, v, sides)
+        d_weight = None
+        if ctx.needs_input_grad[4]:
+            scaled = beta * grad
+            d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
+            d_weight.addcmul_((grad @ own)[:, None], weight)
+            d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+        return *others[:4], d_weight, others[4], None, None, None
+
+
+class _Streamed(torch.autograd.Function):
+    """A chunk of classes at a time; only log Σ_j of each draw is kept, the rest is computed again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mu: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        length: Tensor,
+        weight: Tensor,
+        beta: Tensor,
+        v: Tensor,
+        y: Tensor,
+        law: ModuleType,
+        chunk: int,
+    ) -> Tensor:
+        batch, draws = cos.shape
+        pairs, dim = v.shape[1:]
+        order = dim / 2 - 1
+        mixed = _mixtures(cos, sin, _sides(draws, pairs, cos))
+        rows = torch.cat([mu[:, None], v], 1)
+        evidence = cos.new_full((batch, draws), -torch.inf)
+        for w in weight.split(chunk):
+            square = torch.linalg.vector_norm(w, dim=1).square()
+            products = (rows.view(-1, dim) @ w.T).view(batch, 1 + pairs, len(w))
+            part = [
+                _log_ratio(mixed[b], products[b], square, beta, law, order)[0].logsumexp(2)
+                for b in _blocks(batch, draws * len(w))
+            ]
+            evidence = torch.logaddexp(evidence, torch.cat(part))
+        ctx.save_for_backward(rows, evidence, cos, sin, length, weight, beta, y)
+        ctx.law, ctx.chunk = law, chunk
+        return evidence.mean(1) - beta * _Target(weight[y], mu, length, law, order).value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, evidence, cos, sin, length, weight, beta, y = ctx.saved_tensors
+        batch, draws = cos.shape
+        dim, law = rows.shape[2], ctx.law
+        order = dim / 2 - 1
+        mu, v = rows[:, 0], rows[:, 1:]
+        sides = _sides(draws, v.shape[1], cos)
+        mixed = _mixtures(cos, sin, sides)
+        target = _Target(weight[y], mu, length, law, order)
+        scaled = beta * grad
+        scaled_rows = (scaled[:, None, None] * rows).view(-1, dim)
+        d_weight = torch.empty_like(weight) if ctx.needs_input_grad[4] else None
+        q_rows = torch.zeros_like(mixed)
+        carried, q_sum = torch.zeros_like(mu), torch.zeros_like(grad)
+        for start in range(0, len(weight), ctx.chunk):
+            w = weight[start : start + ctx.chunk]
+            square = torch.linalg.vector_norm(w, dim=1).square()
+            ratio = law.weight(square, order)
+            products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
+            own = torch.zeros_like(square)
+            for b in _blocks(batch, draws * len(w)):
+                U = products[b]
+                q, A = _log_ratio(mixed[b], U, square, beta, law, order)
+                q.sub_(evidence[b][..., None]).exp_().div_(draws)
+                share = q.sum(1)
+                q.mul_(A)
+                q_rows[b] += torch.bmm(q, U.mT)
+                mass = q.sum(1)
+                q_sum[b] += mass.sum(1)
+                own += grad[b] @ mass.addcmul_(share, ratio, value=-1)
+                U.copy_(torch.bmm(mixed[b].mT, q))
+            carried += products[:, 0] @ w
+            if d_weight is not None:
+                d_w = d_weight[start : start + ctx.chunk]
+                torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
+                d_w.addcmul_(own[:, None], w)
+        if d_weight is not None:
+            d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+        q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
+        others = _finish(grad, beta, target, carried, q_mu, q_v, q_sum, cos, sin, v, sides)
+        return *others[:4], d_weight, others[4], None, None, None, None
