@@ -5,12 +5,14 @@ from spaceform.heads.base import DeterministicHead, Head, StochasticHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.standard import StandardHead
+from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 HEADS: dict[str, type[Head]] = {
     "standard": StandardHead,
     "hyperbolic": HyperbolicHead,
     "cosine": CosineHead,
     "arcface": ArcFaceHead,
+    "vmf": VonMisesFisherHead,
 }
 
 __all__ = [
@@ -22,4 +24,5 @@ __all__ = [
     "HyperbolicHead",
     "StandardHead",
     "StochasticHead",
+    "VonMisesFisherHead",
 ]
