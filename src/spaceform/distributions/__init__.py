@@ -1,5 +1,25 @@
 """Distributions on the unit sphere, as citizens of torch.distributions."""
 
-from spaceform.distributions.von_mises_fisher import sample_von_mises_fisher, von_mises_fisher_angle
+from spaceform.distributions.divergences import kl_divergence
+from spaceform.distributions.power_spherical import (
+    PowerSpherical,
+    power_spherical_angle,
+    sample_power_spherical,
+)
+from spaceform.distributions.uniform import HypersphericalUniform
+from spaceform.distributions.von_mises_fisher import (
+    VonMisesFisher,
+    sample_von_mises_fisher,
+    von_mises_fisher_angle,
+)
 
-__all__ = ["sample_von_mises_fisher", "von_mises_fisher_angle"]
+__all__ = [
+    "HypersphericalUniform",
+    "PowerSpherical",
+    "VonMisesFisher",
+    "kl_divergence",
+    "power_spherical_angle",
+    "sample_power_spherical",
+    "sample_von_mises_fisher",
+    "von_mises_fisher_angle",
+]

@@ -1,7 +1,5 @@
 """Unit vectors from an angle to a mean direction and a uniform tangent direction."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 
@@ -9,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from spaceform.distributions._marginal import fold_rows, unfold_rows
 
 # Below this dimension |g|² − (g·μ)² loses the norm of the tangent part, and it is formed explicitly.
 _EXPLICIT = 16
@@ -41,8 +41,6 @@ class _Place(torch.autograd.Function):
     The Gaussian lives in the output's memory: two passes over it, and nothing of its size beside it.
     The gradient is that of μ ↦ z(μ/‖μ‖), tangent to the sphere at μ.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -82,6 +80,26 @@ class _Place(torch.autograd.Function):
             grad_loc = grad_loc - torch.linalg.vecdot(grad_loc, loc)[:, None] * loc
         return grad_loc, normal, along, None
 
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        loc: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        generator: torch.Generator | None,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        size = info.batch_size
+        if info.randomness != "different":
+            raise RuntimeError(f'vmap of draws needs randomness="different", got {info.randomness!r}')
+        out = _Place.apply(
+            fold_rows(loc, in_dims[0], size, 0),
+            fold_rows(cos, in_dims[1], size, 1),
+            fold_rows(sin, in_dims[2], size, 1),
+            generator,
+        )
+        return (unfold_rows(out[0], size, 1), unfold_rows(out[1], size, 1)), (1, 1)
+
 
 def place(
     loc: Float[Tensor, "*batch dim"],
@@ -111,3 +129,28 @@ def uniform_direction(
     # a Gaussian of length 0 has no direction: it takes the first axis
     g[..., :1] += (r == 0).to(g.dtype)
     return g.div_(torch.linalg.vector_norm(g, dim=-1, keepdim=True))
+
+
+def versine(
+    loc: Float[Tensor, "*#batch dim"], value: Float[Tensor, "*#batch dim"]
+) -> Float[Tensor, "*#batch"]:
+    """1 − μ·z for unit vectors, as ‖z − μ‖²/2: no cancellation where the two are close."""
+    apart = value - loc
+    return torch.linalg.vecdot(apart, apart) / 2
+
+
+def variance(
+    loc: Float[Tensor, "*batch dim"], normal: Float[Tensor, "*batch"], tangent: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch dim"]:
+    """Of each coordinate, where z has variance `normal` along μ and `tangent` across it."""
+    square = loc * loc
+    return normal[..., None] * square + tangent[..., None] * (1 - square)
+
+
+def covariance(
+    loc: Float[Tensor, "*batch dim"], normal: Float[Tensor, "*batch"], tangent: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch dim dim"]:
+    """Σ = normal μμᵀ + tangent (I − μμᵀ)."""
+    eye = torch.eye(loc.shape[-1], dtype=loc.dtype, device=loc.device)
+    outer = loc[..., :, None] * loc[..., None, :]
+    return (normal - tangent)[..., None, None] * outer + tangent[..., None, None] * eye

@@ -1,0 +1,228 @@
+"""The Power Spherical distribution on the unit sphere (De Cao and Aziz, 2020)."""
+
+from math import log, pi
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from spaceform.distributions._arguments import check_concentration, check_unit, parameters, unit_vector
+from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile
+from spaceform.distributions._sphere import covariance, place, variance, versine
+from spaceform.distributions.uniform import Shape, check_value
+
+
+@final
+class _AngleMarginal(Marginal):
+    """θ with density ∝ sinⁿ⁻²θ (1 + cos θ)^κ; the coordinate is x with sin(θ/2) = tanh x.
+
+    In θ the density has a branch point at π, where κ is not an integer; in x it is smooth:
+    tanhᵃx sechᵇx, a = n − 2, b = n − 1 + 2κ.
+    """
+
+    def __init__(self, concentration: Rows, dim: int) -> None:
+        self.dim, self.a = dim, torch.full_like(concentration, dim - 2)
+        self.b = 2 * concentration + (dim - 1)
+        self.sinh, self.cosh = (self.a / self.b).sqrt(), ((self.a + self.b) / self.b).sqrt()
+        self.mode = torch.asinh(self.sinh)
+
+    def reach(self, drop: float) -> tuple[Rows, Rows]:
+        y = drop / self.b
+        far = y + (-torch.expm1(-2 * y)).sqrt().log1p()  # ℓ ≤ −b log cosh δ = −drop
+        return -torch.minimum(self.mode, far), far
+
+    def _log_cosh(self, delta: Points) -> Points:
+        """The logarithm of cosh x / cosh x*."""
+        s, c = (delta / 2).sinh(), (delta / 2).cosh()
+        return (2 * s * (s + self.sinh / self.cosh * c)).log1p()
+
+    def log_density(self, delta: Points) -> Points:
+        """ℓ = a log(sinh x / sinh x*) − (a + b) log(cosh x / cosh x*)."""
+        s, c = (delta / 2).sinh(), (delta / 2).cosh()
+        log_cosh = (2 * s * (s + self.sinh / self.cosh * c)).log1p()
+        if self.dim == 2:
+            return -self.b * log_cosh
+        log_sinh = (2 * s * (s + self.cosh / self.sinh * c)).clamp(min=-1).log1p()
+        return self.a * log_sinh - (self.a + self.b) * log_cosh
+
+    def statistic(self, delta: Points) -> Points:
+        """T = log((1 + cos θ) / (1 + cos θ*)) = −2 log(cosh x / cosh x*)."""
+        return -2 * self._log_cosh(delta)
+
+    def angle(self, delta: Points) -> tuple[Points, Points, Points]:
+        x = self.mode + delta
+        tanh, sech = x.tanh(), 1 / x.cosh()
+        return 1 - 2 * tanh * tanh, 2 * tanh * sech, 2 * sech
+
+
+def power_spherical_angle(
+    uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"], dim: int
+) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
+    """(cos θ, sin θ) of the angle to the mean direction at the quantiles `uniform`.
+
+    The shape of `uniform` ends in the shape of `concentration`. θ increases with `uniform`. Differentiable in
+    both arguments.
+    """
+    return angle_quantile(_AngleMarginal, uniform, concentration, dim)
+
+
+def sample_power_spherical(
+    loc: Float[Tensor, "*#batch dim"],
+    concentration: Float[Tensor, "*#batch"] | float | int,
+    sample_shape: Shape = (),
+    *,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*draws dim"]:
+    """Draws of shape sample_shape + batch + (dim,), differentiable in `loc` and `concentration`.
+
+    `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
+    """
+    loc, concentration = parameters(loc, concentration)
+    shape = (*sample_shape, *concentration.shape)
+    u = torch.rand(shape, dtype=loc.dtype, device=loc.device, generator=generator)
+    cos, sin = power_spherical_angle(u, concentration, loc.shape[-1])
+    return place(loc, cos, sin, generator=generator)
+
+
+# Stirling's series of log Γ, used above _SHIFT, where five terms leave 2e-14.
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
+_SHIFT = 10
+
+
+def _log_gamma_ratio(x: Tensor, step: float) -> Tensor:
+    """Difference log Γ(x + step) − log Γ(x), without the cancellation of the two."""
+    shifted = sum(torch.log1p(step / (x + i)) for i in range(_SHIFT))
+    low, high = x + _SHIFT, x + (_SHIFT + step)
+    main = (low - 0.5) * torch.log1p(step / low) + step * (high.log() - 1)
+    return main + (_stirling(high) - _stirling(low)) - shifted
+
+
+def _stirling(x: Tensor) -> Tensor:
+    y = 1 / (x * x)
+    total = torch.zeros_like(x)
+    for c in reversed(_STIRLING):
+        total = total * y + c
+    return total / x
+
+
+def digamma_difference(x: Tensor, step: float) -> Tensor:
+    """Difference ψ(x + step) − ψ(x), without the cancellation of the two."""
+    shifted = sum(step / ((x + i) * (x + (i + step))) for i in range(_SHIFT))
+    low, high = x + _SHIFT, x + (_SHIFT + step)
+    halves = step / (2 * low * high)
+    return torch.log1p(step / low) + halves + (_stirling_slope(high) - _stirling_slope(low)) + shifted
+
+
+def _stirling_slope(x: Tensor) -> Tensor:
+    y = 1 / (x * x)
+    total = torch.zeros_like(x)
+    for i, c in reversed(list(enumerate(_STIRLING))):
+        total = total * y - (2 * i + 1) * c
+    return total * y
+
+
+@final
+class PowerSpherical(Distribution):
+    """Density ∝ (1 + μ·z)^κ on the unit vectors: heavier tails than von Mises–Fisher, no Bessel functions.
+
+    `loc` is the mean direction μ, of length 1 on its last dimension; `concentration` is κ ≥ 0.
+    """
+
+    arg_constraints = {"loc": unit_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
+    support = unit_vector
+    has_rsample = True
+
+    def __init__(
+        self,
+        loc: Float[Tensor, "*#batch dim"],
+        concentration: Float[Tensor, "*#batch"] | float | int,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.loc, self.concentration = parameters(loc, concentration)
+        super().__init__(self.concentration.shape, self.loc.shape[-1:], validate_args=False)
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        if self._validate_args:
+            check_unit("loc", self.loc)
+            check_concentration(self.concentration)
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> "PowerSpherical":
+        """The same distribution with its parameters expanded to another batch shape."""
+        new = self._get_checked_instance(PowerSpherical, _instance)
+        new.loc = self.loc.expand(*batch_shape, -1)
+        new.concentration = self.concentration.expand(*batch_shape)
+        super(PowerSpherical, new).__init__(torch.Size(batch_shape), self.event_shape, False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates, n."""
+        return self.loc.shape[-1]
+
+    @property
+    def _alpha(self) -> Tensor:
+        """(1 + μ·z)/2 has the Beta(α, β) distribution, α = κ + β, β = (n−1)/2."""
+        return self.concentration + (self.dim - 1) / 2
+
+    @property
+    def mean_resultant_length(self) -> Float[Tensor, "*batch"]:
+        """E[μ·z] = κ/(κ + n − 1)."""
+        return self.concentration / (self.concentration + (self.dim - 1))
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch dim"]:
+        """E[z]."""
+        return self.mean_resultant_length[..., None] * self.loc
+
+    @property
+    def mode(self) -> Float[Tensor, "*batch dim"]:
+        """The mean direction."""
+        return self.loc
+
+    def _variances(self) -> tuple[Tensor, Tensor]:
+        """Of z along μ and along any tangent direction: 4αβ/((α+β)²(α+β+1)) and 2α/((α+β)(α+β+1))."""
+        a, total = self._alpha, self.concentration + (self.dim - 1)
+        tangent = 2 * a / (total * (total + 1))
+        return tangent * (self.dim - 1) / total, tangent
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch dim"]:
+        """Variance of each coordinate: the diagonal of the covariance matrix."""
+        return variance(self.loc, *self._variances())
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*batch dim dim"]:
+        """Var(μ·z) μμᵀ plus the tangent variance times I − μμᵀ."""
+        return covariance(self.loc, *self._variances())
+
+    def log_height(self) -> Tensor:
+        """The log-density at the mode: log Γ(α+β) − log Γ(α) − β log 4π."""
+        beta = (self.dim - 1) / 2
+        return _log_gamma_ratio(self._alpha, beta) - beta * log(4 * pi)
+
+    def rsample(
+        self, sample_shape: Shape = (), generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*draws dim"]:
+        """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
+        return sample_power_spherical(self.loc, self.concentration, sample_shape, generator=generator)
+
+    def sample(
+        self, sample_shape: Shape = (), generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*draws dim"]:
+        """Draws of shape sample_shape + loc.shape, without gradients."""
+        with torch.no_grad():
+            return self.rsample(sample_shape, generator)
+
+    def log_prob(self, value: Float[Tensor, "*draws dim"]) -> Float[Tensor, "..."]:
+        """κ log((1 + μ·z)/2) plus the log-density at the mode."""
+        if self._validate_args:
+            check_value(value, self)
+        half = (versine(self.loc, value) / 2).clamp(max=1)
+        return torch.special.xlog1py(self.concentration, -half) + self.log_height()
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Differential entropy with respect to the area of the sphere."""
+        lost = digamma_difference(self._alpha, (self.dim - 1) / 2)  # −E log((1 + μ·z)/2)
+        return self.concentration * lost - self.log_height()
