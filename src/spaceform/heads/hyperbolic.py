@@ -60,7 +60,7 @@ def _embeddings(z: Tensor, c: float) -> _Embeddings:
     z = z.clamp(-_LARGEST, _LARGEST)
     r = torch.linalg.vector_norm(z, dim=-1, keepdim=True).mul_(math.sqrt(c)).clamp_min_(_ORIGIN)
     twice = (2 * r).clamp_max_(2 * _RADIUS)
-    f = torch.sinh(twice).div_(r)
+    f = _realized(torch.sinh(twice).div_(r))
     return _Embeddings(z.mul_(f), twice.cosh_(), r, f)
 
 
@@ -69,9 +69,14 @@ def _planes(points: Tensor, normals: Tensor, c: float) -> _Planes:
     s = torch.linalg.vector_norm(points, dim=-1, keepdim=True).mul_(math.sqrt(c)).clamp_min_(_ORIGIN)
     t = torch.linalg.vecdot(points, normals).unsqueeze(-1).div_(n)
     near = s.clamp_max(_FARTHEST)
-    m = torch.sinh(near).div_(s).square_().mul_(2)
-    g = near.mul_(2).sinh_().div_(s)
+    m = _realized(torch.sinh(near).div_(s).square_().mul_(2))
+    g = _realized(near.mul_(2).sinh_().div_(s))
     return _Planes((normals / n).addcmul_(points, m * t, value=c), t * g, n, s, t, g, m)
+
+
+def _realized(column: Tensor) -> Tensor:
+    """The same column; a compiler, which fuses it into loops over dim, would otherwise take dim times its sinh."""
+    return column.as_strided(column.shape, column.stride()) if torch.compiler.is_compiling() else column
 
 
 def _signed_distances(e: _Embeddings, planes: _Planes, c: float) -> tuple[Tensor, Tensor]:
