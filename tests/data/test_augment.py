@@ -86,6 +86,11 @@ def test_own_images_are_scored_by_their_own_statistics():
     assert pixels_for("own", torch.zeros(4, 1, 8, 8, dtype=torch.uint8)).std == (1e-3,)
 
 
+def test_a_folder_of_grey_images_that_is_called_cifar10_has_its_own_statistics():
+    images = torch.randint(256, (9, 1, 32, 32), dtype=torch.uint8, generator=generator())
+    assert len(pixels_for("cifar10", images).mean) == 1
+
+
 def test_a_patch_larger_than_the_image_is_refused():
     with pytest.raises(ValueError, match="occlusion=8 must be smaller than the images, which are 6x6"):
         Pixels(occlusion=8).draw(1, 6, 6)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from spaceform.data import CATALOG, DataError, get, load
 from spaceform.data.download import CHUNK, Remote, bar, fetch, unpack
@@ -262,3 +263,32 @@ def test_a_path_that_is_a_file_is_a_clear_error(server, tmp_path):
     blocked.write_text("in the way")
     with pytest.raises(DataError, match=r"file cannot be written to"):
         fetch(Remote("x.bin", MD5, (f"{server.url}/x.bin",)), blocked)
+
+
+def test_photos_are_put_beside_annotations_that_lie_elsewhere(server, data_folder, monkeypatch, write_photo):
+    annos = data_folder / "cars196" / "cars_annos.mat"
+    annos.parent.mkdir()
+    table = np.empty((1, 4), dtype=[("relative_im_path", "O"), ("class", "O"), ("test", "O")])
+    for i in range(4):
+        table[0, i] = (f"car_ims/{i}.jpg", i // 2 + 1, i % 2)
+    savemat(annos, {"annotations": table, "class_names": np.array(["Audi", "BMW"], dtype=object)})
+    archive = data_folder.parent / "car_ims.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for i in range(4):
+            tar.add(write_photo(data_folder.parent / f"{i}.jpg"), f"car_ims/{i}.jpg")
+    server.files["car_ims.tgz"] = archive.read_bytes()
+    remotes = tuple(
+        Remote(
+            p.name,
+            f"md5:{hashlib.md5(p.read_bytes(), usedforsecurity=False).hexdigest()}",
+            (f"{server.url}/{p.name}",),
+        )
+        for p in (annos, archive)
+    )
+    monkeypatch.setitem(CATALOG, "cars196", replace(CATALOG["cars196"], remotes=remotes))
+    monkeypatch.setattr(
+        "os.access", lambda path, _: not str(path).startswith(str(data_folder))
+    )  # as if read-only
+    assert get("cars196") == data_folder.parent / "cache" / "spaceform" / "cars196"
+    assert len(load("cars196")) == 4
+    assert server.asked == [None]

@@ -26,6 +26,12 @@ def test_small_images_of_one_size_are_held_in_memory(tmp_path, write_folder, wri
     assert load(folder).kind == "photos"
 
 
+def test_a_large_jpeg_is_not_taken_for_a_small_image(tmp_path, write_folder):
+    """512x512 decodes at an eighth of its size to 64x64, the largest small image."""
+    assert load(write_folder(tmp_path / "large", {"a": 2, "b": 2}, size=(512, 512))).kind == "photos"
+    assert load(write_folder(tmp_path / "small", {"a": 2, "b": 2}, size=(64, 64))).kind == "pixels"
+
+
 def test_grey_images_have_one_channel(tmp_path, write_photo):
     for i in range(4):
         write_photo(tmp_path / "grey" / "ab"[i % 2] / f"{i}.png", size=(16, 16), seed=i, mode="L")

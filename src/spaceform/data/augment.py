@@ -6,6 +6,7 @@ processes, sees the same augmented images.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias, final
 
 import torch
@@ -63,10 +64,16 @@ class Pixels:
         x = images.float()
         if not self.mean:
             return x.div_(255)
-        shape = (1, -1, 1, 1)
-        mean = torch.tensor(self.mean, device=x.device).view(shape)
-        std = torch.tensor(self.std, device=x.device).view(shape)
-        return x.sub_(255 * mean).mul_(1 / (255 * std))
+        shift, scale = _affine(self.mean, self.std, x.device)
+        return x.sub_(shift).mul_(scale)
+
+
+@lru_cache(maxsize=32)  # a copy to the device for each batch would make the host wait
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The z-score of bytes: subtract 255 μ, multiply by 1 / (255 σ)."""
+    shift = torch.tensor([255 * m for m in mean], device=device)
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+    return shift.view(1, -1, 1, 1), scale.view(1, -1, 1, 1)
 
 
 def crop_flip(
@@ -121,7 +128,7 @@ def pixels_for(name: str, images: UInt8[Tensor, "items channels height width"]) 
 
     Own images are neither flipped nor occluded: whether that keeps a label true depends on the data.
     """
-    if name in PIXELS:
+    if name in PIXELS and len(PIXELS[name].mean) in {0, images.shape[1]}:
         return PIXELS[name]
     x = images.double() / 255
     mean, std = x.mean((0, 2, 3)), x.std((0, 2, 3)).clamp_min(1e-3)

@@ -7,7 +7,9 @@ layouts.
 import difflib
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -61,7 +63,7 @@ def load(what: str | Path, *, task: Task | None = None, download: bool = True) -
 def get(name: str, progress: Progress | None = None) -> Path:
     """Find or download a data set, unpack it, and say where it is.
 
-    What is here in part is completed. ``progress`` is called as bytes arrive: `bar` makes one.
+    What is here in part is completed. ``progress`` is called as bytes arrive; without it a bar is shown.
     """
     entry = _entry(name)
     if not entry.remotes:
@@ -72,11 +74,17 @@ def get(name: str, progress: Progress | None = None) -> Path:
     target = _target()
     home = target / (entry.places[0] if entry.unpacked_into is None else entry.unpacked_into)
     try:
-        for remote in entry.remotes:
-            archive = _found(remote.name, entry)
-            path = fetch(remote, home if archive is None else archive.parent, progress)
-            if entry.unpacked_into is not None and path.suffix in {".tgz", ".gz", ".zip"}:
-                unpack(path, home)
+        with bar() if progress is None else nullcontext(progress) as report:
+            for remote in entry.remotes:
+                found = _found(remote.name, entry)
+                path = fetch(remote, home if found is None else found.parent, report)
+                if entry.unpacked_into is None:
+                    continue
+                if path.suffix in {".tgz", ".gz", ".zip"}:
+                    unpack(path, home)
+                elif path.parent != home:  # annotations must lie beside their photos
+                    home.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, home / path.name)
     except DataError as error:
         raise DataError(f"{str(error).rstrip('.')}; {_what_to_put_where(entry)}") from error
     place = find(entry)
@@ -155,8 +163,7 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
     if place is None:
         if not download:
             raise DataError(f"{entry.name} is not here; {_what_to_put_where(entry)}")
-        with bar() as progress:
-            place = get(entry.name, progress)
+        place = get(entry.name)
     return entry.read(place)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset, Split
@@ -61,22 +62,15 @@ def load_folder(folder: Path) -> Dataset:
 
 def _small_images(paths: tuple[Path, ...]) -> UInt8[Tensor, "items channels height width"] | None:
     """All images in memory, or None where one is larger than SMALL or of another size than the first."""
-    size = _size(paths[0])
-    if max(size) > SMALL or any(_size(path) != size for path in paths):
-        return None
-    x = np.stack([np.asarray(decode(path)) for path in paths])
+    images: list[NDArray[np.uint8]] = []
+    for path in paths:
+        image = decode(path, SMALL + 1)
+        if max(image.size) > SMALL or (images and images[0].shape[1::-1] != image.size):
+            return None
+        images.append(np.asarray(image))
+    x = np.stack(images)
     grey = bool((x[..., :1] == x).all())
     return torch.from_numpy(x[..., :1] if grey else x).permute(0, 3, 1, 2).contiguous()
-
-
-def _size(path: Path) -> tuple[int, int]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be decoded as an image ({error}); replace or remove it.") from error
 
 
 def _folders(folder: Path) -> list[Path]:

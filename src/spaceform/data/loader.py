@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from spaceform._torchvision import ensure_torchvision
 from spaceform.data.augment import Pixels, pixels_for
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.photos import Photos, photos_for
@@ -170,6 +171,7 @@ class _Decoded(TorchDataset[Item]):
 
     def __init__(self, dataset: Dataset, how: Photos) -> None:
         assert not isinstance(dataset.inputs, Tensor)
+        ensure_torchvision()  # once here, instead of in each worker of each epoch
         self._paths = dataset.inputs
         self._how = how
 
