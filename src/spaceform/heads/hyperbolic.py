@@ -75,7 +75,7 @@ def _planes(points: Tensor, normals: Tensor, c: float) -> _Planes:
 
 
 def _realized(column: Tensor) -> Tensor:
-    """The same column; a compiler, which fuses it into loops over dim, would otherwise take dim times its sinh."""
+    """The same column; a compiler that fused it into a loop over dim would take its sinh dim times."""
     return column.as_strided(column.shape, column.stride()) if torch.compiler.is_compiling() else column
 
 
