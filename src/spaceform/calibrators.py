@@ -1,0 +1,537 @@
+"""Post-hoc calibration: probabilities that keep their promise, fitted on held-out logits.
+
+Every calibrator takes logits (or log-probabilities) of shape (batch, classes), or (draws, batch, classes)
+from a stochastic head, and returns log-probabilities. An inverse temperature β = 1/T acts inside the Monte
+Carlo average,
+
+    p(y | x) = (1/S) Σₛ softmax(β ℓₛ)_y,
+
+as it would if the head itself had been trained at that temperature: scaling the logarithm of the averaged
+probabilities instead would undo the averaging.
+
+Minimised is the mean negative log-likelihood. For one draw it is convex in β and in all that enters β
+linearly; with several draws the minimum is sought from the best point of a wide scan, and every step must
+decrease it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from spaceform.metrics.inputs import Array, as_finite, as_labels
+
+__all__ = [
+    "CALIBRATORS",
+    "Calibrator",
+    "Isotonic",
+    "NormAwareTemperature",
+    "TemperatureScaling",
+    "VectorScaling",
+    "from_dict",
+]
+
+_T = TypeVar("_T")
+
+_BLOCK = 1 << 17  # logits worked on at a time: they stay in cache
+
+
+class Calibrator(ABC):
+    """Fitted once on held-out examples; then a function from logits to log-probabilities."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "Calibrator":
+        """Minimise the loss on (logits, y); `confidence` is ‖z‖ or κ per example, where it is used."""
+
+    @abstractmethod
+    def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:
+        """Calibrated log-probabilities, in the dtype and on the device of the logits."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers and strings only: it survives JSON exactly. `from_dict` reads it."""
+
+    @classmethod
+    @abstractmethod
+    def _from_dict(cls, state: Mapping[str, Any]) -> "Calibrator": ...
+
+
+@final
+class TemperatureScaling(Calibrator):
+    """softmax(ℓ/T) with one T (Guo et al. 2017).
+
+    T is the minimiser to about 1e-7, relatively. It is sought within a factor 1000 of the spread of the
+    logits: where every example is right the loss falls for ever as T → 0, and the search stops there.
+    """
+
+    kind = "temperature"
+
+    def __init__(self, temperature: float | None = None) -> None:
+        if temperature is not None and not 0 < temperature < float("inf"):
+            raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
+        self.temperature = temperature
+
+    def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "TemperatureScaling":  # noqa: ARG002
+        """Find T."""
+        L, labels = _fitting_data(logits, y)
+        self.temperature = 1 / _fit_inverse_temperature(L, labels)
+        return self
+
+    def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:  # noqa: ARG002
+        """The log of the mean over draws of softmax(ℓ/T)."""
+        return _average(_draws(logits) / _fitted(self.temperature, self.kind))
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"kind": "temperature", "temperature": T}."""
+        return {"kind": self.kind, "temperature": _fitted(self.temperature, self.kind)}
+
+    @classmethod
+    def _from_dict(cls, state: Mapping[str, Any]) -> "TemperatureScaling":
+        return cls(float(state["temperature"]))
+
+
+@final
+class NormAwareTemperature(Calibrator):
+    """softmax(β(κ) ℓ): the inverse temperature depends on the embedding's norm or concentration κ.
+
+    Spherical losses throw the norm away, yet it says how sure the model is. β is a monotone function of log
+    κ, linear between `knots` quantiles of the fitting data and constant outside them, rising or falling,
+    whichever has the lower loss. It is linear in its coefficients, so the fit is convex; all coefficients
+    but one at zero is plain temperature scaling, which it therefore never falls behind on the data it was
+    fitted to.
+    """
+
+    kind = "norm_aware_temperature"
+
+    def __init__(self, knots: int = 3) -> None:
+        if not isinstance(knots, int) or knots < 2:
+            raise ValueError(f"knots must be an integer of at least 2, got {knots!r}")
+        self.knots = knots
+        self._log_confidence: Tensor | None = None
+        self._inverse_temperature: Tensor | None = None
+
+    def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "NormAwareTemperature":
+        """Find β at the knots."""
+        L, labels = _fitting_data(logits, y)
+        κ = self._confidence(confidence, L.shape[1]).cpu().double()
+        β = _fit_inverse_temperature(L, labels)
+        positive = κ[κ > 0]
+        levels = torch.linspace(0.05, 0.95, self.knots, dtype=torch.float64)
+        at = (
+            torch.from_numpy(np.unique(np.quantile(positive.log().numpy(), levels)))
+            if len(positive)
+            else κ[:1] * 0
+        )
+        best = _loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
+        for rises in (True, False) if len(at) > 1 else ():
+            ramps = _ramps(κ, at) if rises else 1 - _ramps(κ, at)
+            basis = torch.cat([torch.ones(len(κ), 1), ramps], -1).to(κ)
+            start = torch.zeros(basis.shape[1]).to(κ)
+            start[0] = β
+
+            def evaluate(θ: Tensor, basis: Tensor = basis) -> _Value:
+                v = _loss(L, labels, basis @ θ)
+                n = len(basis)
+                return _Value(v.value, basis.T @ v.slope / n, basis.T @ (basis * v.curvature[:, None]) / n)
+
+            lower = torch.zeros_like(start)
+            lower[0] = β / 1000
+            θ, value = _minimise(evaluate, start, lower)
+            if value < best[0]:
+                steps = θ[1:].cumsum(0) if rises else θ[1:].flip(0).cumsum(0).flip(0)
+                zero = θ.new_zeros(1)
+                best = value, θ[0] + torch.cat([zero, steps] if rises else [steps, zero])
+        self._log_confidence, self._inverse_temperature = at, best[1]
+        return self
+
+    def temperature(self, confidence: Array) -> Float[Tensor, " batch"]:
+        """T(κ) = 1/β(κ)."""
+        κ = self._confidence(confidence, len(confidence))
+        at = _fitted(self._log_confidence, self.kind).to(κ.device)
+        β = _fitted(self._inverse_temperature, self.kind).to(κ.device)
+        return (1 / (β[0] + _ramps(κ.double(), at) @ β.diff())).to(κ.dtype)
+
+    def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:
+        """The log of the mean over draws of softmax(ℓ/T(κ))."""
+        L = _draws(logits)
+        T = self.temperature(self._confidence(confidence, L.shape[1])).to(L)
+        return _average(L / T[:, None])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The knots and β at them."""
+        return {
+            "kind": self.kind,
+            "knots": self.knots,
+            "log_confidence": _fitted(self._log_confidence, self.kind).tolist(),
+            "inverse_temperature": _fitted(self._inverse_temperature, self.kind).tolist(),
+        }
+
+    @classmethod
+    def _from_dict(cls, state: Mapping[str, Any]) -> "NormAwareTemperature":
+        self = cls(int(state["knots"]))
+        self._log_confidence = torch.tensor(state["log_confidence"], dtype=torch.float64)
+        self._inverse_temperature = torch.tensor(state["inverse_temperature"], dtype=torch.float64)
+        return self
+
+    def _confidence(self, confidence: Array | None, batch: int) -> Float[Tensor, " batch"]:
+        if confidence is None:
+            raise ValueError(
+                "NormAwareTemperature needs confidence=, one number per example; pass head.confidence(z)"
+            )
+        κ = as_finite(confidence, "confidence", 1)
+        if len(κ) != batch:
+            raise ValueError(f"confidence has {len(κ)} entries for {batch} examples; the lengths must agree")
+        if bool(κ.min() < 0):
+            raise ValueError(f"confidence must not be negative, got {κ.min().item():.4g}; pass a norm")
+        return κ
+
+
+@final
+class VectorScaling(Calibrator):
+    """softmax(w ∘ ℓ + b): a scale and an offset per class (Guo et al. 2017).
+
+    Minimised is the mean negative log-likelihood plus ridge/2 (‖T w − 1‖² + ‖b‖²), T being the plain
+    temperature: strictly convex, and finite where a class has no example. Newton's method, O(examples ·
+    classes²) a step.
+    """
+
+    kind = "vector"
+
+    def __init__(self, ridge: float = 1e-4) -> None:
+        if not 0 <= ridge < float("inf"):
+            raise ValueError(f"ridge must not be negative, got {ridge!r}")
+        self.ridge = ridge
+        self._scale: Tensor | None = None
+        self._offset: Tensor | None = None
+
+    def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "VectorScaling":  # noqa: ARG002
+        """Find w and b."""
+        L, labels = _fitting_data(logits, y)
+        β = _fit_inverse_temperature(L, labels)
+        K = L.shape[-1]
+        start = torch.cat([torch.ones(K), torch.zeros(K)]).to(labels.device).double()
+
+        def evaluate(θ: Tensor) -> _Value:
+            v = _vector_loss(L, labels, β, θ)
+            ridge = self.ridge * torch.eye(2 * K).to(θ)
+            return _Value(
+                v.value + self.ridge / 2 * float((θ - start).square().sum()),
+                v.slope + self.ridge * (θ - start),
+                v.curvature + ridge,
+            )
+
+        θ, _ = _minimise(evaluate, start, torch.full_like(start, -torch.inf))
+        self._scale, self._offset = θ[:K].cpu() * β, θ[K:].cpu()
+        return self
+
+    def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:  # noqa: ARG002
+        """The log of the mean over draws of softmax(w ∘ ℓ + b)."""
+        L = _draws(logits)
+        w, b = _fitted(self._scale, self.kind), _fitted(self._offset, self.kind)
+        if len(w) != L.shape[-1]:
+            raise ValueError(f"logits have {L.shape[-1]} classes, but the calibrator was fitted to {len(w)}")
+        return _average(w.to(L) * L + b.to(L))
+
+    def to_dict(self) -> dict[str, Any]:
+        """w, b and the ridge."""
+        return {
+            "kind": self.kind,
+            "ridge": self.ridge,
+            "scale": _fitted(self._scale, self.kind).tolist(),
+            "offset": _fitted(self._offset, self.kind).tolist(),
+        }
+
+    @classmethod
+    def _from_dict(cls, state: Mapping[str, Any]) -> "VectorScaling":
+        self = cls(float(state["ridge"]))
+        self._scale = torch.tensor(state["scale"], dtype=torch.float64)
+        self._offset = torch.tensor(state["offset"], dtype=torch.float64)
+        return self
+
+
+@final
+class Isotonic(Calibrator):
+    """Each class's probability through its own isotonic regression, then normalised (Zadrozny & Elkan 2002).
+
+    The regressions are scikit-learn's, on the probabilities averaged over the draws. Fitted values are kept
+    at least 1/(2 N), half an example, so that no log-probability is infinite. Order, and so accuracy, may
+    change.
+    """
+
+    kind = "isotonic"
+
+    def __init__(self) -> None:
+        self._x: Tensor | None = None
+        self._y: Tensor | None = None
+
+    def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "Isotonic":  # noqa: ARG002
+        """One regression per class."""
+        try:
+            from sklearn.isotonic import IsotonicRegression
+        except ImportError as error:
+            raise ImportError(
+                "Isotonic needs scikit-learn; install it with: pip install scikit-learn"
+            ) from error
+
+        L, labels = _fitting_data(logits, y)
+        p = _average(L.double()).exp().cpu().numpy()
+        right, N = labels.cpu().numpy(), len(labels)
+        curves = [IsotonicRegression().fit(p[:, j], right == j) for j in range(p.shape[1])]
+        longest = max(len(c.X_thresholds_) for c in curves)
+        # Repeating the last point makes the curves one rectangle and changes none of them.
+        x, v = (
+            torch.from_numpy(np.stack([np.pad(t, (0, longest - len(t)), mode="edge") for t in threshold]))
+            for threshold in ([c.X_thresholds_ for c in curves], [c.y_thresholds_ for c in curves])
+        )
+        self._x, self._y = x.double(), v.double().clamp_min(1 / (2 * N))
+        return self
+
+    def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:  # noqa: ARG002
+        """Logarithm of the regressions' values, normalised."""
+        L = _draws(logits)
+        x, v = _fitted(self._x, self.kind).to(L.device), _fitted(self._y, self.kind).to(L.device)
+        if len(x) != L.shape[-1]:
+            raise ValueError(f"logits have {L.shape[-1]} classes, but the calibrator was fitted to {len(x)}")
+        p = _average(L.double()).exp().T.contiguous()
+        right = torch.searchsorted(x, p).clamp(0, x.shape[1] - 1)
+        left = (right - 1).clamp_min(0)
+        x0, x1, v0, v1 = x.gather(1, left), x.gather(1, right), v.gather(1, left), v.gather(1, right)
+        share = ((p - x0) / (x1 - x0)).nan_to_num(0, posinf=0, neginf=0).clamp(0, 1)
+        q = v0 + share * (v1 - v0)
+        return (q / q.sum(0)).log().T.to(L.dtype).contiguous()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The corners of each class's curve."""
+        return {
+            "kind": self.kind,
+            "x": _fitted(self._x, self.kind).tolist(),
+            "y": _fitted(self._y, self.kind).tolist(),
+        }
+
+    @classmethod
+    def _from_dict(cls, state: Mapping[str, Any]) -> "Isotonic":
+        self = cls()
+        self._x = torch.tensor(state["x"], dtype=torch.float64)
+        self._y = torch.tensor(state["y"], dtype=torch.float64)
+        return self
+
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    c.kind: c for c in (TemperatureScaling, NormAwareTemperature, VectorScaling, Isotonic)
+}
+
+
+def from_dict(state: Mapping[str, Any]) -> Calibrator:
+    """The calibrator that `to_dict` wrote down."""
+    kind = state.get("kind")
+    if kind not in CALIBRATORS:
+        raise ValueError(f"unknown calibrator {kind!r}; choose from {', '.join(CALIBRATORS)}")
+    return CALIBRATORS[kind]._from_dict(state)
+
+
+class _Losses(NamedTuple):
+    """Mean loss; per-example derivatives in β."""
+
+    value: float
+    slope: Float[Tensor, " batch"]
+    curvature: Float[Tensor, " batch"]
+
+
+class _Value(NamedTuple):
+    value: float
+    slope: Float[Tensor, " p"]
+    curvature: Float[Tensor, "p p"]
+
+
+def _loss(
+    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
+) -> _Losses:
+    """φ(β) = −log (1/S) Σₛ softmax(β ℓₛ)_y of every example and its two derivatives, in float64.
+
+    With δ = ℓ − max ℓ and m = max ℓ − ℓ_y, one draw has −log p = β m + log Σ exp βδ, slope m + E[δ],
+    curvature Var[δ]. Draws are joined by their posterior weights qₛ ∝ pₛ: slope Σ qₛ φₛ', curvature Σ qₛ
+    φₛ'' − Var_q[φₛ'].
+    """
+    S, N, K = L.shape
+    out = torch.empty(3, N, dtype=torch.float64, device=L.device)
+    rows = max(1, _BLOCK // (S * K))
+    for i in range(0, N, rows):
+        block = L[:, i : i + rows].double()
+        top = block.amax(-1, keepdim=True)
+        of_y = y[i : i + rows, None].expand(S, -1, 1)
+        m = (top - block.gather(-1, of_y)).squeeze(-1)
+        δ = block.sub_(top)
+        b = β[i : i + rows, None].to(δ)
+        e = (δ * b).exp_()
+        Z = e.sum(-1)
+        e.mul_(δ)
+        mean = e.sum(-1) / Z
+        var = e.mul_(δ).sum(-1) / Z - mean.square()
+        φ, slope = b.squeeze(-1) * m + Z.log(), m + mean
+        if S == 1:
+            out[:, i : i + rows] = torch.stack([φ[0], slope[0], var[0].clamp_min(0)])
+            continue
+        q = torch.softmax(-φ, 0)
+        joined = (q * slope).sum(0)
+        out[0, i : i + rows] = float(np.log(S)) - torch.logsumexp(-φ, 0)
+        out[1, i : i + rows] = joined
+        out[2, i : i + rows] = (q * (var - (slope - joined).square())).sum(0)
+    return _Losses(out[0].mean().item(), out[1], out[2])
+
+
+def _vector_loss(
+    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: float, θ: Float[Tensor, " p"]
+) -> _Value:
+    """Loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `_loss`."""
+    S, N, K = L.shape
+    w, b = θ[:K], θ[K:]
+    value, slope = 0.0, torch.zeros_like(θ)
+    own, shared = θ.new_zeros(3, K), θ.new_zeros(2 * K, 2 * K)
+    rows = max(256, _BLOCK // (S * K))
+    for i in range(0, N, rows):
+        X = L[:, i : i + rows].double() * β
+        of_y = y[i : i + rows, None].expand(S, -1, 1)
+        logp = torch.log_softmax(X * w + b, -1)
+        logp_y = logp.gather(-1, of_y).squeeze(-1)
+        value += float((float(np.log(S)) - torch.logsumexp(logp_y, 0)).sum())
+        q = torch.softmax(logp_y, 0)[..., None]
+        P = logp.exp_()
+        qP, root = q * P, q.sqrt()
+        own += torch.stack([(qP * X * X).sum((0, 1)), (qP * X).sum((0, 1)), qP.sum((0, 1))])
+        U = (root * torch.cat([P * X, P], -1)).reshape(-1, 2 * K)
+        shared.addmm_(U.T, U)
+        G = P.scatter_add_(-1, of_y, -torch.ones_like(q))
+        g = torch.cat([G * X, G], -1)  # gradient of each draw's loss
+        joined = (q * g).sum(0)
+        slope += joined.sum(0)
+        if S > 1:  # the spread of the draws' gradients bends the loss down
+            spread = (root * (g - joined)).reshape(-1, 2 * K)
+            shared.addmm_(spread.T, spread)
+    H = torch.cat(
+        [
+            torch.cat([torch.diag(own[0]), torch.diag(own[1])], 1),
+            torch.cat([torch.diag(own[1]), torch.diag(own[2])], 1),
+        ]
+    )
+    return _Value(value / N, slope / N, (H - shared) / N)
+
+
+def _fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> float:
+    """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor."""
+    S, N, _ = L.shape
+    few, labels = _part(L, y, 512)
+    spread = float((few.double() - few.double().mean(-1, keepdim=True)).square().mean().sqrt())
+    if spread == 0:
+        return 1.0  # every temperature gives the same probabilities
+    grid = torch.logspace(-3, 3, 25, dtype=torch.float64, device=L.device) / spread
+    scanned = [_loss(few, labels, g.expand(len(labels))).value for g in grid]
+    θ, value = grid[int(np.argmin(scanned))].reshape(1), 0.0
+    for rows in (4096, N) if N > 8192 else (N,):
+        part, labels = _part(L, y, rows)
+
+        def evaluate(θ: Tensor, part: Tensor = part, labels: Tensor = labels) -> _Value:
+            v = _loss(part, labels, θ.expand(len(labels)))
+            return _Value(v.value, v.slope.mean().reshape(1), v.curvature.mean().reshape(1, 1))
+
+        θ, value = _minimise(evaluate, θ, grid[:1], grid[-1:])
+    if (
+        S > 1 and evaluate(torch.ones_like(θ)).value < value
+    ):  # several valleys: at least never worse than T = 1
+        θ, _ = _minimise(evaluate, torch.ones_like(θ), grid[:1], grid[-1:])
+    return θ.item()
+
+
+def _part(
+    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], rows: int
+) -> tuple[Float[Tensor, "draws part classes"], Int[Tensor, " part"]]:
+    """At most so many examples, evenly spread."""
+    step = -(-len(y) // rows)
+    return (L, y) if step == 1 else (L[:, ::step].contiguous(), y[::step].contiguous())
+
+
+def _minimise(
+    evaluate: Callable[[Tensor], _Value],
+    start: Float[Tensor, " p"],
+    lower: Float[Tensor, " p"],
+    upper: Float[Tensor, " p"] | None = None,
+    steps: int = 100,
+) -> tuple[Float[Tensor, " p"], float]:
+    """Newton's method within bounds: coordinates that press against a bound are held, every step decreases
+    the value.
+
+    Once a step promises less than 1e-7 (relative) it is the last: convergence is quadratic, what then
+    remains is the square of it.
+    """
+    upper = torch.full_like(start, torch.inf) if upper is None else upper
+    θ = torch.minimum(torch.maximum(start, lower), upper)
+    at = evaluate(θ)
+    for _ in range(steps):
+        held = ((θ <= lower) & (at.slope > 0)) | ((θ >= upper) & (at.slope < 0))
+        free = (~held).nonzero().squeeze(-1)
+        if len(free) == 0:
+            break
+        step = torch.zeros_like(θ)
+        step[free] = -_solve(at.curvature[free][:, free], at.slope[free])
+        promise = -float(step @ at.slope)
+        if promise <= 1e-7 * abs(at.value):
+            θ = torch.minimum(torch.maximum(θ + step, lower), upper)
+            break
+        for halvings in range(40):
+            candidate = torch.minimum(torch.maximum(θ + step * 0.5**halvings, lower), upper)
+            there = evaluate(candidate)
+            if there.value <= at.value + 1e-4 * float((candidate - θ) @ at.slope):
+                break
+        else:
+            break
+        θ, at = candidate, there
+    return θ, at.value
+
+
+def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """H⁻¹ g, with as much added to H's diagonal as makes it positive definite: −H⁻¹ g then points
+    downhill.
+    """
+    scale = H.diagonal().abs().max().clamp_min(1e-300)
+    extra = 0.0
+    while True:
+        factor, failed = torch.linalg.cholesky_ex(H + extra * scale * torch.eye(len(g)).to(H))
+        if int(failed) == 0:
+            return torch.cholesky_solve(g[:, None], factor).squeeze(-1)
+        extra = max(1e-14, 10 * extra)
+
+
+def _ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Tensor, "batch gaps"]:
+    """How far log κ has come from each knot to the next, in [0, 1]."""
+    x = κ.log().clamp(at[0], at[-1])
+    return ((x[:, None] - at[:-1]) / at.diff()).clamp(0, 1)
+
+
+def _average(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
+    """The log of (1/S) Σₛ softmax(ℓₛ)."""
+    logp = torch.log_softmax(L, -1)
+    return logp[0] if len(logp) == 1 else torch.logsumexp(logp, 0) - float(np.log(len(logp)))
+
+
+def _draws(logits: Array) -> Float[Tensor, "draws batch classes"]:
+    """One draw where there is no axis of draws."""
+    L = as_finite(logits, "logits", (2, 3))
+    return L if L.ndim == 3 else L[None]
+
+
+def _fitting_data(
+    logits: Array, y: Array
+) -> tuple[Float[Tensor, "draws batch classes"], Int[Tensor, " batch"]]:
+    L = _draws(logits)
+    return L, as_labels(y, "y", L.shape[1], L.shape[2]).to(L.device)
+
+
+def _fitted(value: _T | None, kind: str) -> _T:
+    if value is None:
+        raise ValueError(f"the {kind} calibrator has not been fitted; call fit(logits, y) first")
+    return value

@@ -1,0 +1,297 @@
+"""Is the nearest of the same class? mAP@R, R-precision, Recall@k, precision@1: exact, streaming over blocks.
+
+For a query with R relevant items (same label; in the gallery, itself left out) and rankⱼ the place of its
+j-th best relevant item:
+
+    AP@R = (1/R) Σⱼ [rankⱼ ≤ R] j/rankⱼ,   R-precision = (1/R) Σⱼ [rankⱼ ≤ R],   Recall@k = [rank₁ ≤ k].
+
+Ties count against the query: rankⱼ = j + the number of other items at least as near. An embedding collapsed
+to a point therefore scores 0, and no figure depends on the order of the examples. Similarities that agree
+to within the rounding of the inner product (4 ε ‖f‖‖f'‖) are ties.
+
+A query without a relevant item (a class of one member; a class the gallery lacks) has no AP: it is NaN per
+query and left out of every mean.
+
+So only the places of relevant items are needed, not a sorted gallery. Items are scored by one gemm per
+block; the R-th best of the maxima of strided groups bounds the R-th best item from below; the few groups
+that reach the bound are opened, and what is found there is counted against the relevant items. The extra
+memory is bounded, whatever N.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from spaceform.geometry import Geometry, Ranking, Sphere
+from spaceform.metrics.inputs import Array, as_finite, as_labels
+
+__all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
+
+_BLOCK = 1 << 22  # scores of a block of queries; half as many where none would make a row
+_GROUP = 16  # items that share a maximum
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Retrieval:
+    """Means over the queries that have a relevant item, and the figures of each query behind them."""
+
+    map_at_r: float
+    r_precision: float
+    precision_at_1: float
+    recall: dict[int, float]
+    average_precision: Float[Tensor, " queries"]
+    """AP@R of each query; NaN where nothing is relevant."""
+    precision: Float[Tensor, " queries"]
+    """R-precision of each query; NaN where nothing is relevant."""
+    first_rank: Float[Tensor, " queries"]
+    """Place of the best relevant item, exact up to the largest of R and k, infinite beyond; NaN if there is
+    none.
+    """
+
+
+def retrieval(
+    z: Array,
+    y: Array,
+    geometry: Geometry | None = None,
+    queries: tuple[Array, Array] | None = None,
+    k: Sequence[int] = (1, 10, 100, 1000),
+) -> Retrieval:
+    """Search the gallery z with labels y for each query, in the geometry's own metric (default: cosine).
+
+    `queries` is (z, y) of separate queries; without it every gallery item queries all the others.
+    """
+    geometry = Sphere() if geometry is None else geometry
+    ks = _checked_k(k)
+    gallery, labels = _embeddings(z, y, "z", "y")
+    if queries is None:
+        asked, asked_labels = gallery, labels
+    else:
+        asked, asked_labels = _embeddings(*queries, "queries' z", "queries' y")
+        if asked.shape[1] != gallery.shape[1]:
+            raise ValueError(
+                f"queries have dimension {asked.shape[1]}, the gallery {gallery.shape[1]}; they must agree"
+            )
+        asked, asked_labels = asked.to(gallery), asked_labels.to(gallery.device)
+    items = geometry.ranking(gallery)
+    classes, ids = torch.unique(torch.cat([labels, asked_labels]), return_inverse=True)
+    members = _Members(ids[: len(labels)], ids[len(labels) :], len(classes), own=queries is None)
+    found = _search(items if queries is None else geometry.ranking(asked), items, members, max(ks))
+    return _summary(*found, ks)
+
+
+def map_at_r(
+    z: Array, y: Array, geometry: Geometry | None = None, queries: tuple[Array, Array] | None = None
+) -> float:
+    """Mean average precision at R; see `retrieval`."""
+    return retrieval(z, y, geometry, queries, k=(1,)).map_at_r
+
+
+def expected_retrieval(
+    samples: Iterable[Array],
+    y: Array,
+    geometry: Geometry | None = None,
+    k: Sequence[int] = (1, 10, 100, 1000),
+) -> Retrieval:
+    """Mean over sampled copies of all embeddings, E[mAP@R(z₁…z_N)], as the paper evaluates vMF.
+
+    `samples` is (draws, N, dim), or any iterable of (N, dim): a generator of draws never holds two. The
+    figures of each query are means over the draws, `first_rank` too.
+    """
+    draws = [retrieval(z, y, geometry, k=k) for z in samples]
+    if not draws:
+        raise ValueError("samples is empty; at least one draw of the embeddings is needed")
+    per_query = (
+        torch.stack([getattr(r, name) for r in draws]).mean(0)
+        for name in ("average_precision", "precision", "first_rank")
+    )
+
+    def over_draws(values: list[float]) -> float:
+        return float(np.mean(values))
+
+    return Retrieval(
+        over_draws([r.map_at_r for r in draws]),
+        over_draws([r.r_precision for r in draws]),
+        over_draws([r.precision_at_1 for r in draws]),
+        {i: over_draws([r.recall[i] for r in draws]) for i in draws[0].recall},
+        *per_query,
+    )
+
+
+class _Members:
+    """Who is relevant to whom."""
+
+    def __init__(self, items: Int[Tensor, " n"], asked: Int[Tensor, " m"], classes: int, own: bool) -> None:
+        self.items, self.asked, self.own = items, asked, own
+        self.size = torch.bincount(items, minlength=classes)
+        self.order = items.argsort(stable=True)
+        self.start = self.size.cumsum(0) - self.size
+        self.relevant: Int[Tensor, " m"] = self.size[asked] - int(own)
+        """R of each query."""
+
+    def of(self, rows: Int[Tensor, " rows"]) -> tuple[Int[Tensor, "rows most"], Tensor]:
+        """Relevant items of each query, padded to the longest list, and which entries are real."""
+        label = self.asked[rows]
+        j = torch.arange(int(self.size[label].max()), device=label.device)
+        index = self.order[(self.start[label, None] + j).clamp_max(len(self.order) - 1)]
+        real = j < self.size[label, None]
+        if self.own:
+            real &= index != rows[:, None]
+        return index, real
+
+
+class _Found(NamedTuple):
+    """Of each query: AP@R, R-precision, place of the best relevant item."""
+
+    average_precision: Float[Tensor, " queries"]
+    precision: Float[Tensor, " queries"]
+    first_rank: Float[Tensor, " queries"]
+
+
+def _search(asked: Ranking, items: Ranking, members: _Members, farthest: int) -> _Found:
+    """Rank the gallery for every query, block by block, queries of like R together."""
+    device, N = items.features.device, len(items)
+    out = torch.full((3, len(asked)), torch.nan, dtype=torch.float64, device=device)
+    todo = members.relevant.argsort()
+    todo = todo[members.relevant[todo] > 0]
+    groups = -(-N // _GROUP)
+    rows = max(1, min(1024, _BLOCK // N))
+    scores = torch.full((rows, groups * _GROUP), -torch.inf, dtype=items.features.dtype, device=device)
+    norms = torch.linalg.vector_norm(items.features, dim=-1)
+    for block in todo.split(rows) if len(todo) else ():
+        S = scores[: len(block)]
+        _score(asked[block], items, S[:, :N])
+        own_norm = asked.scale[block] * torch.linalg.vector_norm(asked.features[block], dim=-1)
+        out[:, block] = _places(S, block, own_norm, norms, items.bias, members, farthest)
+    return _Found(*out.cpu())
+
+
+def _score(asked: Ranking, items: Ranking, out: Float[Tensor, "m n"]) -> None:
+    """`Ranking.scores` into memory that is there already."""
+    scaled = asked.features * asked.scale[:, None]
+    if bool(items.bias.any()):
+        torch.addmm(items.bias, scaled, items.features.T, beta=-1, out=out)
+    else:
+        torch.mm(scaled, items.features.T, out=out)
+
+
+def _places(
+    S: Float[Tensor, "m padded"],
+    block: Int[Tensor, " m"],
+    own_norm: Float[Tensor, " m"],
+    norms: Float[Tensor, " n"],
+    bias: Float[Tensor, " n"],
+    members: _Members,
+    farthest: int,
+) -> Float[Tensor, "three m"]:
+    R = members.relevant[block]
+    index, real = members.of(block)
+    ε = 4 * torch.finfo(S.dtype).eps
+    slack = ε * (own_norm[:, None] * norms[index] + bias[index].abs())
+    P = torch.where(real, S.gather(1, index) - slack, -torch.inf)
+    if members.own:
+        S.scatter_(1, block[:, None], -torch.inf)
+    most = int(R.max())
+    P = P.sort(1, descending=True).values[:, :most]
+    # Nothing below the R-th best can matter, nor what lies below the last relevant item that does.
+    bound = _lower_bound(S, R) - ε * (own_norm * norms.max() + bias.abs().max())
+    bound = torch.where(bound[:, None] <= P, P, torch.inf).amin(1)
+    row, value = _others(S, bound, members.asked[block], members.items)
+    above = _count(P, row, value)
+    j = torch.arange(1, most + 1, device=S.device)
+    rank = j + above
+    hit = (rank <= R[:, None]) & (bound[:, None] <= P)
+    first = torch.where(hit[:, 0], rank[:, 0].double(), torch.inf)
+    if farthest > int(R.min()):
+        late = (~hit[:, 0]).nonzero().squeeze(-1)
+        first[late] = _first_place(S, P, index, real, late)
+    return torch.stack([(hit * j / rank.double()).sum(1) / R, hit.sum(1) / R.double(), first])
+
+
+def _first_place(
+    S: Tensor, P: Tensor, index: Tensor, real: Tensor, rows: Int[Tensor, " m"]
+) -> Float[Tensor, " m"]:
+    """1 + the number of other items at least as near as the best relevant one."""
+    if len(rows) == 0:
+        return S.new_zeros(0, dtype=torch.float64)
+    T, best = S[rows], P[rows, :1]
+    near = torch.ge(T, best, out=torch.empty_like(T)).sum(1)
+    mine = ((T.gather(1, index[rows]) >= best) & real[rows]).sum(1)
+    return (1 + near - mine).double()
+
+
+def _lower_bound(S: Float[Tensor, "m padded"], R: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """A value that at least R items of each row reach: the R-th best of the maxima of groups, or of all
+    items.
+    """
+    most, groups = int(R.max()), S.shape[1] // _GROUP
+    if 4 * most <= groups:
+        S = S.view(len(S), _GROUP, groups).amax(1)
+    if S.device.type != "cpu":
+        return S.topk(most, 1).values.gather(1, R[:, None] - 1).squeeze(1)
+    places = S.shape[1] - R.numpy()
+    ordered = np.partition(S.numpy(), np.unique(places), axis=1)  # much faster than topk
+    return torch.from_numpy(ordered[np.arange(len(S)), places])
+
+
+def _others(
+    S: Float[Tensor, "m padded"],
+    bound: Float[Tensor, " m"],
+    asked: Int[Tensor, " m"],
+    items: Int[Tensor, " n"],
+) -> tuple[Int[Tensor, " found"], Float[Tensor, " found"]]:
+    """Items of another class that reach the bound: their row and score."""
+    groups = S.shape[1] // _GROUP
+    grouped = S.view(len(S), _GROUP, groups)
+    row, group = (grouped.amax(1) >= bound[:, None]).nonzero(as_tuple=True)
+    scores = grouped[row, :, group]
+    hit, lane = (scores >= bound[row, None]).nonzero(as_tuple=True)
+    row, item = row[hit], lane * groups + group[hit]
+    other = items[item] != asked[row]
+    return row[other], scores[hit, lane][other]
+
+
+def _count(
+    P: Float[Tensor, "m most"], row: Int[Tensor, " found"], value: Float[Tensor, " found"]
+) -> Int[Tensor, "m most"]:
+    """For each relevant item, best first, how many others score at least as high."""
+    m, most = P.shape
+    flat, first = P.flatten(), row * most
+    low, high = torch.zeros_like(row), torch.full_like(row, most)
+    for _ in range(most.bit_length()):  # the first relevant item that does not exceed the value
+        middle = (low + high) // 2
+        exceeds = (flat[first + middle.clamp_max(most - 1)] > value) & (middle < high)
+        low, high = torch.where(exceeds, middle + 1, low), torch.where(exceeds, high, middle)
+    counts = torch.bincount(row * (most + 1) + low, minlength=m * (most + 1))
+    return counts.view(m, most + 1)[:, :most].cumsum(1)
+
+
+def _summary(ap: Tensor, precision: Tensor, first: Tensor, ks: Sequence[int]) -> Retrieval:
+    seen = first[~first.isnan()]
+    recall = {k: (seen <= k).double().mean().item() for k in ks}
+    return Retrieval(
+        ap.nanmean().item(),
+        precision.nanmean().item(),
+        (seen <= 1).double().mean().item(),
+        recall,
+        ap,
+        precision,
+        first,
+    )
+
+
+def _checked_k(k: Sequence[int]) -> tuple[int, ...]:
+    ks = tuple(k)
+    if not ks or any(not isinstance(i, int) or i < 1 for i in ks):
+        raise ValueError(f"k must be positive integers, at least one, got {k!r}")
+    return ks
+
+
+def _embeddings(z: Array, y: Array, name: str, label_name: str) -> tuple[Tensor, Tensor]:
+    x = as_finite(z, name, 2)
+    return x, as_labels(y, label_name, len(x)).to(x.device)
