@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spaceform.distributions._arguments import check_dim
+
 # (cells, drop of the log-density at the ends of the table, Newton steps). The uniforms are kept eps/4 away
 # from 0 and 1, and e^-drop is below that: what the table leaves out could never be drawn.
 _TABLE = {torch.float32: (24, 21.0, 2), torch.float64: (128, 40.0, 3)}
@@ -96,10 +98,16 @@ class _Table:
 
 
 def _root(mass: Tensor, dim: int) -> tuple[Tensor, int]:
-    """The mass next to a pole is ∝ xⁿ⁻¹: a root of it that is linear in x, or nearly, and its order."""
-    if dim == 2:
-        return mass, 1
-    return (mass.sqrt(), 2) if dim == 3 else (mass.sqrt().sqrt(), 4)
+    """A root of the mass, which is ∝ xⁿ⁻¹ next to a pole, and its order.
+
+    The root is convex in x there, so that Newton's steps never pass the pole.
+    """
+    order = min(dim - 1, 4)
+    if order == 1:
+        return mass, order
+    if order == 3:
+        return mass.pow(1 / 3), order
+    return (mass.sqrt() if order == 2 else mass.sqrt().sqrt()), order
 
 
 def _quantile(
@@ -118,7 +126,7 @@ def _quantile(
     right = uniform > 0.5
     origin = right * total
     near, far = i + right, i + ~right
-    target = (target - origin).abs()
+    target = torch.maximum((target - origin).abs(), total * (eps / 4))
     mass, next_mass = (cdf.gather(0, near) - origin).abs(), (cdf.gather(0, far) - origin).abs()
     start, f_start = table.low + near * table.width, f[::3].gather(0, near)
     inward = torch.where(right, -table.unit, table.unit)
@@ -225,8 +233,7 @@ def angle_quantile(
             f"uniform and concentration must both be float32 or both float64, "
             f"but are {uniform.dtype} and {concentration.dtype}; cast them"
         )
-    if dim < 2:
-        raise ValueError(f"dim must be at least 2, but is {dim}")
+    check_dim(dim)
     k = concentration.reshape(-1)
     u = uniform.reshape(prod(uniform.shape[:lead]), k.shape[0])
     blocks = [

@@ -111,7 +111,10 @@ def place(
     """Unit vectors at the angles (cos θ, sin θ) from `loc`, in uniform tangent directions."""
     batch, dim = loc.shape[:-1], loc.shape[-1]
     shape = (prod(cos.shape[: cos.ndim - len(batch)]), prod(batch))
-    z, _ = _Place.apply(loc.reshape(-1, dim), cos.reshape(shape), sin.reshape(shape), generator)
+    with torch.autocast(
+        loc.device.type, enabled=False
+    ):  # a product in half precision would lose the unit length
+        z, _ = _Place.apply(loc.reshape(-1, dim), cos.reshape(shape), sin.reshape(shape), generator)
     return z.reshape(*cos.shape, dim)
 
 
