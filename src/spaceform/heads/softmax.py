@@ -21,6 +21,7 @@ from spaceform.heads.base import no_autocast
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
 _CHUNK = 2**20
+_BLOCK = 2**17
 
 
 def chunk_size(batch: int, num_classes: int, class_chunk: int | None) -> int:
@@ -246,8 +247,11 @@ def _chunk_backward(
         torch.mm(G.T, gu, out=dw)
     else:
         torch.mm(G.mul_(sigma).T, gu, out=dw)
-        along = torch.linalg.vecdot(dw, w).mul_(s).mul_(s)
-        dw.addcmul_(w, along[:, None], value=-1)
+        # In blocks that stay in the cache: a product of the size of the weights would double the memory.
+        rows = max(1, _BLOCK // w.shape[1])
+        for dw_block, w_block, s_block in zip(dw.split(rows), w.split(rows), s.split(rows), strict=True):
+            along = torch.linalg.vecdot(dw_block, w_block).mul_(s_block).mul_(s_block)
+            dw_block.addcmul_(w_block, along[:, None], value=-1)
     return torch.mm(G, w)
 
 
