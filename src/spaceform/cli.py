@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from spaceform._version import __version__
+from spaceform.errors import exit_code, sentence
 
 app = typer.Typer(
     name="spaceform",
@@ -171,29 +172,8 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             raise
-        _fail(_sentence(error), _exit_code(error))
+        _fail(sentence(error), exit_code(error))
     sys.exit(0)
-
-
-def _exit_code(error: Exception) -> int:
-    """2 for what the user can put right: input, files, missing packages; 1 for work that failed."""
-    return 2 if isinstance(error, ValueError | OSError | ImportError | KeyError) else 1
-
-
-def _sentence(error: Exception) -> str:
-    if (
-        isinstance(error, ModuleNotFoundError)
-        and error.name is not None
-        and not error.name.startswith("spaceform")
-    ):
-        return f"this command needs the package {error.name!r}; install it with: pip install 'spaceform[lab]'"
-    if isinstance(error, OSError) and error.strerror is not None:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    known = isinstance(error, ValueError | OSError | ImportError | KeyError) or type(
-        error
-    ).__module__.startswith("spaceform")
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
 
 
 def _fail(message: str, code: int) -> NoReturn:

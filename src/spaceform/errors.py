@@ -1,0 +1,28 @@
+"""An error as one sentence for people, and as an exit code."""
+
+_INPUT = (ValueError, OSError, ImportError, KeyError)
+"""What the user can put right: arguments, files, missing packages."""
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what the user can put right, 1 for work that failed."""
+    return 2 if isinstance(error, _INPUT) else 1
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, in the words of whoever raised it."""
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name is not None
+        and not error.name.startswith("spaceform")
+    ):
+        extra = "cluster" if error.name == "ray" else "lab"
+        return (
+            f"this command needs the package {error.name!r}; "
+            f"install it with: pip install 'spaceform[{extra}]'"
+        )
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
