@@ -92,7 +92,7 @@ def test_trains(name):
     head, (z, y) = make(name, beta=8.0), draw(batch=32)
     z = nn.Parameter(z.detach() * 3)
     optimiser = torch.optim.Adam([z, *head.parameters()], lr=0.05)
-    for step in range(60):
+    for step in range(150):
         loss = head(z, y, generator=torch.Generator().manual_seed(step)).mean()
         if step == 0:
             before = loss.item()
