@@ -73,4 +73,4 @@ def _difference(
 def _scales(squared: Tensor, order: float) -> tuple[Tensor, Tensor]:
     """√(a² + κ²) and √(b² + κ²)."""
     a = order + 0.5
-    return (squared + a**2).sqrt(), (squared + (a + 1) ** 2).sqrt()
+    return (squared + a**2).sqrt_(), (squared + (a + 1) ** 2).sqrt_()

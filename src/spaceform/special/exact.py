@@ -12,27 +12,28 @@ from spaceform.special.table import table
 
 def log_normalizer(x: Tensor, order: float) -> Tensor:
     """The normaliser log C_n(κ) = log C_n(0) − log F_v(κ)."""
-    tb = table(order, x.dtype)
-    d, log_f, s = _distance_log_f_scale(x, order)
-    del d, s
-    return log_f.neg_().add_(tb.log_c0)
+    main, log, _ = _parts_of_log_f(x, order)
+    return log.mul_(order + 0.5).sub_(main).add_(table(order, x.dtype).log_c0)
 
 
 def log_iv(x: Tensor, order: float) -> Tensor:
     """The Bessel function log I_v(κ), without the cancellation between v log κ and log Γ(v+1)."""
     tb = table(order, x.dtype)
-    d, log_f, s = _distance_log_f_scale(x, order)
-    log_f.add_(d.mul_(0.5 / tb.a).log1p_(), alpha=order).add_(tb.log_i0)
-    return log_f.add_(torch.xlogy(order, s.add_(tb.a).reciprocal_().mul_(x)))
+    main, log, s = _parts_of_log_f(x, order)
+    power = torch.xlogy(order, s.add_(tb.a).reciprocal_().mul_(x))
+    return main.sub_(log, alpha=0.5).add_(power).add_(tb.log_i0)
 
 
-def _distance_log_f_scale(x: Tensor, order: float) -> tuple[Tensor, Tensor, Tensor]:
+def _parts_of_log_f(x: Tensor, order: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts d (1 + H(p)/s) and log(1 + d/2a), and s; in place, as a new tensor costs more than a pass."""
     tb = table(order, x.dtype)
     square = x * x
     s = (square + tb.a**2).sqrt_()
-    d = square.div_(s + tb.a)
-    log_f = horner(tb.h, s.reciprocal().mul_(2 * tb.a).sub_(1)).div_(s).add_(1).mul_(d)
-    return d, log_f.sub_((d * (0.5 / tb.a)).log1p_(), alpha=order + 0.5), s
+    t = s + tb.a
+    d = square.div_(t)
+    t.neg_().add_(3 * tb.a).div_(s)  # 2p − 1 = (2a − s)/s
+    main = horner(tb.h, t).div_(s).add_(1).mul_(d)
+    return main, d.mul_(0.5 / tb.a).log1p_(), s
 
 
 def mean(x: Tensor, order: float) -> Tensor:
@@ -54,9 +55,12 @@ def shortfall(x: Tensor, order: float) -> Tensor:
 def slope(x: Tensor, order: float) -> Tensor:
     """A'(κ), differentiable; never 1 − A² − (n−1)A/κ, whose cancellation is total."""
     tb = table(order, x.dtype)
-    s = (x * x + tb.a**2).sqrt()
-    p = tb.a / s
-    return polynomial(tb.q, 2 * p - 1) * p / (s + tb.a)
+    s = (x * x).add_(tb.a**2).sqrt_()
+    if torch.is_grad_enabled():
+        p = tb.a / s
+        return polynomial(tb.q, 2 * p - 1) * p / (s + tb.a)
+    p = s.reciprocal().mul_(tb.a)
+    return horner(tb.q, (2 * p).sub_(1)).mul_(p).div_(s.add_(tb.a))
 
 
 def weight(squared: Tensor, order: float) -> Tensor:
@@ -77,8 +81,7 @@ def difference(x: Tensor, other: Tensor, order: float) -> Tensor:
 def difference_and_weight(squared: Tensor, delta: Tensor, order: float) -> tuple[Tensor, Tensor]:
     """With k₁² = squared and k₂² = k₁² + δ: log C_n(k₁) − log C_n(k₂), and A(k₂)/k₂; shapes broadcast.
 
-    The gradient of the first with respect to δ is half the second, and with respect to a vector of length k₂ it
-    is the second times that vector.
+    The gradient of the first is half the second for δ, and the second times the vector for one of length k₂.
     """
     tb = table(order, delta.dtype)
     a = tb.a

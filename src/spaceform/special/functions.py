@@ -1,7 +1,14 @@
-"""The public functions: checked arguments, closed-form derivatives of any order."""
+"""The public functions: checked arguments, closed-form derivatives of any order.
+
+Measured errors are the worst against mpmath over dims 2 to 65,536 and concentrations 0 to 1e8; the full table
+is docs/special-error.md. Values are checked (non-negative, not NaN) on CPU tensors only: on other devices, in
+vmap and under torch.compile that would wait for the device or stop the trace; there NaN is passed on, and a
+negative concentration is not noticed. Half precisions are computed in float32.
+"""
 
 import contextlib
 import math
+import operator
 from typing import Any, Literal
 
 import torch
@@ -15,8 +22,11 @@ Method = Literal["exact", "bounds"]
 METHODS = {"exact": exact, "bounds": bounds}
 
 
-def log_iv(order: float, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Logarithm of I_v(x), the modified Bessel function of the first kind, for a real order v ≥ 0 and x ≥ 0."""
+def log_iv(order: float | int, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Logarithm of I_v(x), the modified Bessel function of the first kind, for real v ≥ 0 and x ≥ 0.
+
+    At x = 0 it is 0 for order 0 and −∞ for the others. Error below 4 ε (max(1, |log I_v|) + v + x), float64.
+    """
     if isinstance(order, bool) or not isinstance(order, (int, float)) or not 0 <= order < math.inf:
         raise ValueError(f"order must be a finite number of at least 0, got {order!r}")
     _check_values("x", x)
@@ -26,7 +36,12 @@ def log_iv(order: float, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
 def log_normalizer(
     concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
 ) -> Float[Tensor, "*batch"]:
-    """The normaliser log C_n(κ): minus the logarithm of ∫ exp(κ μ·z) dz over the unit sphere of R^n."""
+    """The normaliser log C_n(κ): minus the logarithm of ∫ exp(κ μ·z) dz over the unit sphere of R^n.
+
+    Exact: error relative to max(1, |log C_n|) + κ A_n 3.3e-16 in float64, 1.7e-7 in float32. Bounds: eq. 12
+    without its unknown constant η, so that only differences mean something; these are off by up to 0.13 nats
+    at n = 2, 0.11 at n = 3, 0.096 at n = 128 and 0.097 at n = 2048.
+    """
     order = _order(dim, method)
     _check_values("concentration", concentration)
     return _in_working_precision(lambda x: _LogNormalizer.apply(x, order, method), concentration)
@@ -35,7 +50,11 @@ def log_normalizer(
 def mean_resultant_length(
     concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
 ) -> Float[Tensor, "*batch"]:
-    """A_n(κ) = I_{n/2}(κ)/I_{n/2−1}(κ): the length of the mean of a von Mises–Fisher distribution."""
+    """A_n(κ) = I_{n/2}(κ)/I_{n/2−1}(κ): the length of the mean of a von Mises–Fisher distribution.
+
+    Exact: relative error 1.1e-15 in float64, 2.6e-7 in float32; of its derivative 2.0e-14 and 7.6e-7. Bounds
+    (eq. 10): relative error up to 0.5 (n = 2), 0.25 (n = 3), 0.033 (n = 16), 3.9e-3 (n = 128).
+    """
     order = _order(dim, method)
     _check_values("concentration", concentration)
     return _in_working_precision(lambda x: _MeanResultantLength.apply(x, order, method), concentration)
@@ -44,7 +63,11 @@ def mean_resultant_length(
 def concentration_from_mean_resultant_length(
     r: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
 ) -> Float[Tensor, "*batch"]:
-    """The κ with A_n(κ) = r, for 0 ≤ r ≤ 1; infinite at r = 1."""
+    """The κ with A_n(κ) = r, for 0 ≤ r ≤ 1; infinite at r = 1.
+
+    The answer reproduces r below ½, and 1 − r above, to a relative error of 9.0e-15 in float64 and 1.1e-6 in
+    float32.
+    """
     order = _order(dim, method)
     _check_values("r", r, most=1.0)
     return _in_working_precision(lambda r: _Concentration.apply(r, order, method), r)
@@ -58,7 +81,13 @@ def log_normalizer_difference(
     squared_difference: Float[Tensor, "*#batch"] | None = None,
     method: Method = "exact",
 ) -> Float[Tensor, "..."]:
-    """The difference log C_n(concentration) − log C_n(other), without the cancellation of subtracting the two."""
+    """The difference log C_n(concentration) − log C_n(other), without the cancellation of subtracting them.
+
+    If `squared_difference` = other² − concentration² is given, because it is known better than the lengths
+    (for ‖w + βz‖ it is 2β w·z + β²), it stands for `other`, which is then not read and may be None: value and
+    gradients are those of a function of concentration and squared_difference, finite also where other is 0.
+    Shapes broadcast. Exact, float32: error relative to 1 + |difference| 3.3e-7.
+    """
     order = _order(dim, method)
     _check_values("concentration", concentration)
     if squared_difference is not None:
@@ -79,7 +108,7 @@ def _order(dim: int, method: str) -> float:
         raise ValueError(f"dim must be an integer of at least 2, got {dim!r}")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    return dim / 2 - 1
+    return operator.index(dim) / 2 - 1  # a size that torch.compile holds symbolic becomes a number here
 
 
 def _check_dtype(name: str, value: Tensor) -> None:
@@ -91,7 +120,7 @@ def _check_dtype(name: str, value: Tensor) -> None:
 
 
 def _check_values(name: str, value: Tensor, *, most: float = math.inf) -> None:
-    """Refuse negative and NaN values on the CPU; elsewhere looking would wait for the device, and NaN comes out."""
+    """Refuse negative and NaN values on the CPU; on other devices looking would wait, and NaN comes out."""
     _check_dtype(name, value)
     if torch.compiler.is_compiling() or value.device.type != "cpu" or value.numel() == 0:
         return
@@ -128,7 +157,7 @@ class _LogNormalizer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        return -grad * _MeanResultantLength.apply(x, ctx.order, ctx.method), None, None
+        return (grad * _MeanResultantLength.apply(x, ctx.order, ctx.method)).neg_(), None, None
 
 
 class _MeanResultantLength(torch.autograd.Function):

@@ -1,16 +1,15 @@
 """Coefficients of the exact special functions: polynomials for each order, found when first asked for.
 
-With s = √(a² + κ²), d = s − a and p = a/s, everything that is asked of I_v is elementary but for a smooth function
-of p on [0, 1], where κ = 0 is p = 1 and κ = ∞ is p = 0:
+With s = √(a² + κ²), d = s − a and p = a/s, everything that is asked of I_v is elementary but for a smooth
+function of p on [0, 1], where κ = 0 is p = 1 and κ = ∞ is p = 0:
 
     log F_v = log(Γ(v+1) (2/κ)^v I_v(κ)) = d (1 + H(p)/s) − (v + ½) log(1 + d/2a)
     A = I_{v+1}/I_v = R(p) κ/(a + s)
     A' = Q(p) p/(a + s)
     1 − A = (1 + a/(s + κ) + T(p) κ/s) a/(a + s)
 
-H, R, Q and T are interpolated at Chebyshev points and cut where the working precision ends. Their values there
-come from the uniform (Debye) expansion at an order of at least 40 and the recurrence downwards, in decimals of 50
-digits.
+H, R, Q and T are interpolated at Chebyshev points and cut where the working precision ends. Their values come
+from the uniform (Debye) expansion at an order of at least 40 and the recurrence downwards, with 50 digits.
 """
 
 import math
@@ -65,7 +64,7 @@ def _economise(chebyshev: np.ndarray, tolerance: float) -> Polynomial:
 
 @cache
 def _expand(order: float) -> tuple[float, float, float, tuple[np.ndarray, ...]]:
-    # A scale that keeps the zeros of I_v off [0, 1] in the plane of p; 11 and 100 were found to give low degrees.
+    # A scale that keeps the zeros of I_v off [0, 1] in the plane of p; 11 and 100 give low degrees.
     a = math.sqrt((order + 0.5) ** 2 + min(11 * (order + 1), 100))
     size = 56 if order < 8 else 32
     with localcontext() as context:
@@ -113,7 +112,7 @@ def _smooth_parts(v: Decimal, a: Decimal, log_gamma: Decimal, p: Decimal) -> tup
 
 
 def _log_iv_and_ratio(v: Decimal, x: Decimal) -> tuple[Decimal, Decimal]:
-    """Values of log I_v(x) and I_{v+1}(x)/I_v(x): uniform expansion at a high order, then down by recurrence."""
+    """Values of log I_v(x) and I_{v+1}(x)/I_v(x): uniform expansion, then down by recurrence."""
     steps = _steps(v)
     top = v + steps
     log_i, ratio = _debye(top, x), (_debye(top + 1, x) - _debye(top, x)).exp()
