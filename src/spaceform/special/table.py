@@ -45,10 +45,13 @@ class Table(NamedTuple):
     t: Polynomial
 
 
-@torch.compiler.assume_constant_result
 def table(order: float, dtype: torch.dtype) -> Table:
     """The table for an order, cut to the precision of a dtype; found once and kept."""
     return _cut(order, 4e-16 if dtype == torch.float64 else 1e-8)
+
+
+# What torch.compiler.assume_constant_result sets; calling that imports the whole compiler: seconds.
+table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
