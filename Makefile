@@ -3,7 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+LAB := $(VENV)/.lab
+DEV := $(VENV)/.dev
 
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
@@ -17,30 +18,39 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint types tests format clean
 .DEFAULT_GOAL := demo
 
-$(STAMP): pyproject.toml constraints.txt
+# $(1): the extra to install
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "spaceform needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-cache-dir -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-cache-dir -c constraints.txt -e '.[$(1)]'
 	@touch $@
+endef
 
-demo: $(STAMP)
+$(LAB): pyproject.toml constraints.txt
+	$(call install,lab)
+
+$(DEV): pyproject.toml constraints.txt
+	$(call install,dev)
+	@touch $(LAB)
+
+demo: $(LAB)
 	@$(BIN)/python -m spaceform.tour
 
 test: lint types tests
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy --cache-dir .cache/mypy
 
 # One thread a process, two processes: the sums come out the same on every machine.
-tests: $(STAMP)
+tests: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest
 
-format: $(STAMP)
+format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
