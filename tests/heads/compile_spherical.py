@@ -13,7 +13,7 @@ def outcome(run, head, z, y):
 
 
 for make in (VonMisesFisherHead,):
-    for dim in (3, 8, 64):
+    for dim in (3, 64):
         torch.manual_seed(dim)
         head = make(dim, 6, beta=4.0, gamma=0.1)
         z, y = torch.randn(5, dim, requires_grad=True), torch.arange(5)

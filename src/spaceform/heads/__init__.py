@@ -4,6 +4,7 @@ from spaceform.heads.arcface import ArcFaceHead
 from spaceform.heads.base import DeterministicHead, Head, StochasticHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.hyperbolic import HyperbolicHead
+from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
@@ -13,6 +14,7 @@ HEADS: dict[str, type[Head]] = {
     "cosine": CosineHead,
     "arcface": ArcFaceHead,
     "vmf": VonMisesFisherHead,
+    "power_spherical": PowerSphericalHead,
 }
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "DeterministicHead",
     "Head",
     "HyperbolicHead",
+    "PowerSphericalHead",
     "StandardHead",
     "StochasticHead",
     "VonMisesFisherHead",

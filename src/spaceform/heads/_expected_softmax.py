@@ -11,13 +11,14 @@ the place of the products, one block of examples after the other while it is in 
 the examples have equal weight in the end. Streamed over the class axis, K is computed in the backward pass.
 """
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
+
+from spaceform.heads._evidence import Law
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
 _BLOCK = 2**16
@@ -52,10 +53,10 @@ def expected_objective(
     weight: Float[Tensor, "classes dim"],
     beta: Float[Tensor, ""],
     y: Integer[Tensor, " batch"],
-    law: ModuleType,
+    law: Law,
     class_chunk: int | None,
 ) -> Float[Tensor, " batch"]:
-    """The objective of each example; E[z] = length · μ; `law` is the module that evaluates C and A.
+    """The objective of each example; E[z] = length · μ; `law` evaluates C and A.
 
     Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that.
     """
@@ -85,23 +86,24 @@ def _blocks(batch: int, numbers: int) -> list[slice]:
     return [slice(a, min(a + size, batch)) for a in range(0, max(batch, 1), size)]
 
 
-def _log_ratio(
-    mixed: Tensor, products: Tensor, square: Tensor, beta: Tensor, law: ModuleType, order: float
-) -> tuple[Tensor, Tensor]:
-    """The terms log C(‖w̃‖) − log C(k), and A(k)/k, where k² − ‖w̃‖² = 2β w̃·z + β²."""
-    shift = torch.bmm(mixed * (2 * beta), products).add_(beta * beta)
-    return law.difference_and_weight(square, shift, order)
+def _shift(mixed: Tensor, products: Tensor, beta: Tensor) -> Float[Tensor, "batch draws classes"]:
+    """The k² − ‖w̃‖² = 2β w̃·z + β² of all draws."""
+    return torch.baddbmm(beta * beta, mixed * (2 * beta), products)
+
+
+def _share(p: Tensor, ratio: Tensor) -> Float[Tensor, "batch classes"]:
+    """Σ_s p_s A(‖w̃‖)/‖w̃‖, where the ratio is a number per class or one per term."""
+    return p.sum(1).mul_(ratio) if ratio.ndim == 1 else (p * ratio).sum(1)
 
 
 class _Target:
     """The term −β E[w_y]·E[z] = −β A(‖w̃‖)/‖w̃‖ · length · w̃_y·μ."""
 
-    def __init__(self, w_y: Tensor, mu: Tensor, length: Tensor, law: ModuleType, order: float) -> None:
+    def __init__(self, w_y: Tensor, mu: Tensor, length: Tensor, law: Law, order: float) -> None:
         self.w_y, self.mu, self.length = w_y, mu, length
         self.dot = torch.linalg.vecdot(w_y, mu)
         self.norm = torch.linalg.vector_norm(w_y, dim=1)
-        self.ratio = law.weight(self.norm.square(), order)
-        self.law, self.order = law, order
+        self.ratio, self.slope = law.target(self.norm, self.dot, order)
 
     @property
     def value(self) -> Tensor:
@@ -109,9 +111,8 @@ class _Target:
 
     def weight_gradient(self) -> Tensor:
         """d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length."""
-        slope = self.law.slope(self.norm, self.order)
         inverse = 1 / self.norm.clamp_min(torch.finfo(self.norm.dtype).tiny ** 0.5)
-        along = (slope - self.ratio) * self.dot * inverse * inverse
+        along = (self.slope - self.ratio) * self.dot * inverse * inverse
         return self.length[:, None] * (self.ratio[:, None] * self.mu + along[:, None] * self.w_y)
 
 
@@ -157,7 +158,7 @@ class _Kept(torch.autograd.Function):
         beta: Tensor,
         v: Tensor,
         y: Tensor,
-        law: ModuleType,
+        law: Law,
     ) -> Tensor:
         batch, draws = cos.shape
         pairs, dim = v.shape[1:]
@@ -168,25 +169,25 @@ class _Kept(torch.autograd.Function):
         rows = torch.cat([mu[:, None], v], 1)
         products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
         square = torch.linalg.vector_norm(weight, dim=1).square()
-        ratio = law.weight(square, order)
         target = _Target(weight[y], mu, length, law, order)
 
-        evidence, own, q_rows, q_sum = [], [], [], []
+        evidence = law.evidence(square, order)
+        logs, own, q_rows, q_sum = [], [], [], []
         for b in _blocks(batch, draws * classes):
             U = products[b]
-            q, A = _log_ratio(mixed[b], U, square, beta, law, order)
+            q, A, A_w = evidence(_shift(mixed[b], U, beta))
             top = q.amax(2, keepdim=True)
             q.sub_(top).exp_()
             total = q.sum(2, keepdim=True)
-            evidence.append((top + total.log()).mean((1, 2)))
+            logs.append((top + total.log()).mean((1, 2)))
             if differentiate:
                 q.mul_((total * draws).reciprocal_())
-                share = q.sum(1)
+                share = _share(q, A_w)
                 q.mul_(A)
                 q_rows.append(torch.bmm(q, U.mT))
                 mass = q.sum(1)
                 q_sum.append(mass.sum(1))
-                own.append(mass.addcmul_(share, ratio, value=-1))
+                own.append(mass.sub_(share))
                 U.copy_(torch.bmm(mixed[b].mT, q))
         if differentiate:
             q_r = torch.cat(q_rows)
@@ -195,7 +196,7 @@ class _Kept(torch.autograd.Function):
                 rows, products, torch.cat(own), q_mu, q_v, torch.cat(q_sum), cos, sin, length, weight, beta, y
             )
             ctx.law = law
-        return torch.cat(evidence) - beta * target.value
+        return torch.cat(logs) - beta * target.value
 
     @staticmethod
     @once_differentiable
@@ -229,7 +230,7 @@ class _Streamed(torch.autograd.Function):
         beta: Tensor,
         v: Tensor,
         y: Tensor,
-        law: ModuleType,
+        law: Law,
         chunk: int,
     ) -> Tensor:
         batch, draws = cos.shape
@@ -237,23 +238,23 @@ class _Streamed(torch.autograd.Function):
         order = dim / 2 - 1
         mixed = _mixtures(cos, sin, _sides(draws, pairs, cos))
         rows = torch.cat([mu[:, None], v], 1)
-        evidence = cos.new_full((batch, draws), -torch.inf)
+        log_sum = cos.new_full((batch, draws), -torch.inf)
         for w in weight.split(chunk):
-            square = torch.linalg.vector_norm(w, dim=1).square()
+            evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), order)
             products = (rows.view(-1, dim) @ w.T).view(batch, 1 + pairs, len(w))
             part = [
-                _log_ratio(mixed[b], products[b], square, beta, law, order)[0].logsumexp(2)
+                evidence(_shift(mixed[b], products[b], beta))[0].logsumexp(2)
                 for b in _blocks(batch, draws * len(w))
             ]
-            evidence = torch.logaddexp(evidence, torch.cat(part))
-        ctx.save_for_backward(rows, evidence, cos, sin, length, weight, beta, y)
+            log_sum = torch.logaddexp(log_sum, torch.cat(part))
+        ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y)
         ctx.law, ctx.chunk = law, chunk
-        return evidence.mean(1) - beta * _Target(weight[y], mu, length, law, order).value
+        return log_sum.mean(1) - beta * _Target(weight[y], mu, length, law, order).value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, evidence, cos, sin, length, weight, beta, y = ctx.saved_tensors
+        rows, log_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
         batch, draws = cos.shape
         dim, law = rows.shape[2], ctx.law
         order = dim / 2 - 1
@@ -269,19 +270,19 @@ class _Streamed(torch.autograd.Function):
         for start in range(0, len(weight), ctx.chunk):
             w = weight[start : start + ctx.chunk]
             square = torch.linalg.vector_norm(w, dim=1).square()
-            ratio = law.weight(square, order)
+            evidence = law.evidence(square, order)
             products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
             own = torch.zeros_like(square)
             for b in _blocks(batch, draws * len(w)):
                 U = products[b]
-                q, A = _log_ratio(mixed[b], U, square, beta, law, order)
-                q.sub_(evidence[b][..., None]).exp_().div_(draws)
-                share = q.sum(1)
+                q, A, A_w = evidence(_shift(mixed[b], U, beta))
+                q.sub_(log_sum[b][..., None]).exp_().div_(draws)
+                share = _share(q, A_w)
                 q.mul_(A)
                 q_rows[b] += torch.bmm(q, U.mT)
                 mass = q.sum(1)
                 q_sum[b] += mass.sum(1)
-                own += grad[b] @ mass.addcmul_(share, ratio, value=-1)
+                own += grad[b] @ mass.sub_(share)
                 U.copy_(torch.bmm(mixed[b].mT, q))
             carried += products[:, 0] @ w
             if d_weight is not None:

@@ -10,13 +10,11 @@ from torch import Generator, Tensor, nn
 from spaceform import special
 from spaceform.distributions.von_mises_fisher import sample_von_mises_fisher
 from spaceform.geometry import Sphere
+from spaceform.heads._evidence import LAWS
 from spaceform.heads._expected_softmax import expected_objective, tangents
 from spaceform.heads._marginal import Marginal
 from spaceform.heads.base import StochasticHead
 from spaceform.heads.predictive import weight_logits
-from spaceform.special import bounds, exact
-
-_LAWS = {"exact": exact, "bounds": bounds}
 
 # A vMF beyond this concentration is a point, to the last bit of float32.
 _MOST_CONCENTRATED = 1e15
@@ -76,7 +74,7 @@ class VonMisesFisherHead(StochasticHead):
             raise ValueError(f"dim must be at least 2 to have a direction, got {dim}")
         if not (isinstance(samples, int) and samples > 0):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
-        if normalizer not in _LAWS:
+        if normalizer not in ("exact", "bounds"):
             raise ValueError(f"normalizer must be 'exact' or 'bounds', got {normalizer!r}")
         if not 0 < init_ratio < 1:
             raise ValueError(f"init_ratio must lie between 0 and 1, got {init_ratio!r}")
@@ -115,7 +113,7 @@ class VonMisesFisherHead(StochasticHead):
         cos, sin, v = self._antithetic(kappa, mu, generator)
         length = special.mean_resultant_length(kappa, self.dim, method=self.normalizer)
         weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
-        law = _LAWS[self.normalizer]
+        law = LAWS[self.normalizer]
         loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, law, self.class_chunk)
         return loss + self.gamma * self._divergence(kappa, length) if self.gamma else loss
 
