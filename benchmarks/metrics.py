@@ -1,6 +1,6 @@
 """Metrics and temperature scaling against their peers: ratios of times in one process on one thread.
 
-Run: OMP_NUM_THREADS=1 python benchmarks/metrics.py [--quick] [calibration|temperature|bootstrap|retrieval ...]
+Run: OMP_NUM_THREADS=1 python benchmarks/metrics.py [--quick] [calibration temperature bootstrap retrieval]
 
 Every figure is the median over interleaved repeats of (ours / theirs); below 1 is faster. Needs torchmetrics,
 torch-uncertainty, netcal, pytorch-metric-learning and faiss-cpu.

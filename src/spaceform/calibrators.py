@@ -66,8 +66,9 @@ class Calibrator(ABC):
 class TemperatureScaling(Calibrator):
     """softmax(ℓ/T) with one T (Guo et al. 2017).
 
-    T is the minimiser to about 1e-7, relatively. It is sought within a factor 1000 of the spread of the
-    logits: where every example is right the loss falls for ever as T → 0, and the search stops there.
+    T is the minimiser to 1e-7 (float64 logits) or 1e-5 (float32), relatively. It is sought within a factor
+    1000 of the spread of the logits: where every example is right the loss falls for ever as T → 0, and the
+    search stops there.
     """
 
     kind = "temperature"
@@ -142,7 +143,7 @@ class NormAwareTemperature(Calibrator):
 
             lower = torch.zeros_like(start)
             lower[0] = β / 1000
-            θ, value = _minimise(evaluate, start, lower)
+            θ, value = _minimise(evaluate, start, lower, last=_last(L))
             if value < best[0]:
                 steps = θ[1:].cumsum(0) if rises else θ[1:].flip(0).cumsum(0).flip(0)
                 zero = θ.new_zeros(1)
@@ -352,7 +353,7 @@ class _Value(NamedTuple):
 def _loss(
     L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
 ) -> _Losses:
-    """φ(β) = −log (1/S) Σₛ softmax(β ℓₛ)_y of every example and its two derivatives, in float64.
+    """φ(β) = −log (1/S) Σₛ softmax(β ℓₛ)_y of every example and its two derivatives.
 
     With δ = ℓ − max ℓ and m = max ℓ − ℓ_y, one draw has −log p = β m + log Σ exp βδ, slope m + E[δ],
     curvature Var[δ]. Draws are joined by their posterior weights qₛ ∝ pₛ: slope Σ qₛ φₛ', curvature Σ qₛ
@@ -362,20 +363,17 @@ def _loss(
     out = torch.empty(3, N, dtype=torch.float64, device=L.device)
     rows = max(1, _BLOCK // (S * K))
     for i in range(0, N, rows):
-        block = L[:, i : i + rows].double()
+        block = L[:, i : i + rows]
         top = block.amax(-1, keepdim=True)
-        of_y = y[i : i + rows, None].expand(S, -1, 1)
-        m = (top - block.gather(-1, of_y)).squeeze(-1)
-        δ = block.sub_(top)
-        b = β[i : i + rows, None].to(δ)
-        e = (δ * b).exp_()
-        Z = e.sum(-1)
-        e.mul_(δ)
-        mean = e.sum(-1) / Z
-        var = e.mul_(δ).sum(-1) / Z - mean.square()
+        m = (top - block.gather(-1, y[i : i + rows, None].expand(S, -1, 1))).squeeze(-1).double()
+        δ, b = block - top, β[i : i + rows, None]
+        e = (δ * b.to(δ.dtype)).exp_()
+        Z = e.sum(-1).double()
+        mean = e.mul_(δ).sum(-1).double() / Z
+        var = (e.mul_(δ).sum(-1).double() / Z - mean.square()).clamp_min_(0)
         φ, slope = b.squeeze(-1) * m + Z.log(), m + mean
         if S == 1:
-            out[:, i : i + rows] = torch.stack([φ[0], slope[0], var[0].clamp_min(0)])
+            out[:, i : i + rows] = torch.stack([φ[0], slope[0], var[0]])
             continue
         q = torch.softmax(-φ, 0)
         joined = (q * slope).sum(0)
@@ -425,11 +423,11 @@ def _vector_loss(
 def _fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> float:
     """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor."""
     S, N, _ = L.shape
-    few, labels = _part(L, y, 512)
+    few, labels = _part(L, y, 256)
     spread = float((few.double() - few.double().mean(-1, keepdim=True)).square().mean().sqrt())
     if spread == 0:
         return 1.0  # every temperature gives the same probabilities
-    grid = torch.logspace(-3, 3, 25, dtype=torch.float64, device=L.device) / spread
+    grid = torch.logspace(-3, 3, 13, dtype=torch.float64, device=L.device) / spread
     scanned = [_loss(few, labels, g.expand(len(labels))).value for g in grid]
     θ, value = grid[int(np.argmin(scanned))].reshape(1), 0.0
     for rows in (4096, N) if N > 8192 else (N,):
@@ -439,11 +437,10 @@ def _fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Ten
             v = _loss(part, labels, θ.expand(len(labels)))
             return _Value(v.value, v.slope.mean().reshape(1), v.curvature.mean().reshape(1, 1))
 
-        θ, value = _minimise(evaluate, θ, grid[:1], grid[-1:])
-    if (
-        S > 1 and evaluate(torch.ones_like(θ)).value < value
-    ):  # several valleys: at least never worse than T = 1
-        θ, _ = _minimise(evaluate, torch.ones_like(θ), grid[:1], grid[-1:])
+        θ, value = _minimise(evaluate, θ, grid[:1], grid[-1:], last=_last(L))
+    one = torch.ones_like(θ)
+    if S > 1 and evaluate(one).value < value:  # several valleys: at least never worse than T = 1
+        θ, _ = _minimise(evaluate, one, grid[:1], grid[-1:], last=_last(L))
     return θ.item()
 
 
@@ -460,13 +457,14 @@ def _minimise(
     start: Float[Tensor, " p"],
     lower: Float[Tensor, " p"],
     upper: Float[Tensor, " p"] | None = None,
+    *,
+    last: float = 1e-10,
     steps: int = 100,
 ) -> tuple[Float[Tensor, " p"], float]:
-    """Newton's method within bounds: coordinates that press against a bound are held, every step decreases
-    the value.
+    """Newton's method within bounds: what presses against a bound is held, every step decreases the value.
 
-    Once a step promises less than 1e-7 (relative) it is the last: convergence is quadratic, what then
-    remains is the square of it.
+    A step that promises a relative decrease below `last` is the last one, and needs no evaluation:
+    convergence is quadratic.
     """
     upper = torch.full_like(start, torch.inf) if upper is None else upper
     θ = torch.minimum(torch.maximum(start, lower), upper)
@@ -479,7 +477,7 @@ def _minimise(
         step = torch.zeros_like(θ)
         step[free] = -_solve(at.curvature[free][:, free], at.slope[free])
         promise = -float(step @ at.slope)
-        if promise <= 1e-7 * abs(at.value):
+        if promise <= last * abs(at.value):
             θ = torch.minimum(torch.maximum(θ + step, lower), upper)
             break
         for halvings in range(40):
@@ -491,6 +489,11 @@ def _minimise(
             break
         θ, at = candidate, there
     return θ, at.value
+
+
+def _last(L: Float[Tensor, "draws batch classes"]) -> float:
+    """Decreases below this drown in the rounding of the logits' dtype."""
+    return 1e-10 if L.dtype == torch.float64 else 1e-7
 
 
 def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p"]:

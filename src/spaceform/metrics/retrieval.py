@@ -20,7 +20,7 @@ memory is bounded, whatever N.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 import torch
@@ -32,8 +32,10 @@ from spaceform.metrics.inputs import Array, as_finite, as_labels
 
 __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 
-_BLOCK = 1 << 22  # scores of a block of queries; half as many where none would make a row
+_BLOCK = 1 << 22  # scores of a strip of queries
 _GROUP = 16  # items that share a maximum
+_TILE = 512  # queries of a strip whose inner products serve twice
+_KEPT = 7 << 27  # bytes of them that may wait for their second use
 
 
 @final
@@ -78,11 +80,14 @@ def retrieval(
                 f"queries have dimension {asked.shape[1]}, the gallery {gallery.shape[1]}; they must agree"
             )
         asked, asked_labels = asked.to(gallery), asked_labels.to(gallery.device)
-    items = geometry.ranking(gallery)
     classes, ids = torch.unique(torch.cat([labels, asked_labels]), return_inverse=True)
-    members = _Members(ids[: len(labels)], ids[len(labels) :], len(classes), own=queries is None)
-    found = _search(items if queries is None else geometry.ranking(asked), items, members, max(ks))
-    return _summary(*found, ks)
+    ids, asked_ids = ids[: len(labels)], ids[len(labels) :]
+    order = torch.bincount(ids, minlength=len(classes))[asked_ids].argsort()  # queries of like R together
+    asked_ids, asked_order = asked_ids[order], geometry.ranking(asked[order])
+    items = asked_order if queries is None else geometry.ranking(gallery)
+    members = _Members(asked_ids if queries is None else ids, asked_ids, len(classes), own=queries is None)
+    found = _search(asked_order, items, members, max(ks))
+    return _summary(found[:, order.argsort()].cpu(), ks)
 
 
 def map_at_r(
@@ -145,39 +150,59 @@ class _Members:
         return index, real
 
 
-class _Found(NamedTuple):
-    """Of each query: AP@R, R-precision, place of the best relevant item."""
+def _search(asked: Ranking, items: Ranking, members: _Members, farthest: int) -> Float[Tensor, "three m"]:
+    """AP@R, R-precision and place of the best relevant item of every query, a strip at a time."""
+    N, features = len(items), items.features
+    out = torch.full((3, len(asked)), torch.nan, dtype=torch.float64, device=features.device)
+    mirrored = members.own and N * N * features.element_size() // 4 <= _KEPT
+    rows = _TILE if mirrored else max(1, min(1024, _BLOCK // N))
+    width = -(-N // _GROUP) * _GROUP
+    scores = features.new_full((min(rows, len(asked)), width), -torch.inf)
+    norms = torch.linalg.vector_norm(features, dim=-1)
+    shifted = bool((asked.scale != 1).any() | (items.bias != 0).any())
+    kept: dict[tuple[int, int], Tensor] = {}
+    for start in range(0, len(asked), rows):
+        strip = slice(start, min(start + rows, len(asked)))
+        S = scores[: strip.stop - start]
+        if mirrored:
+            _inner_products(features, strip, kept, S[:, :N])
+            if shifted:
+                S[:, :N].mul_(asked.scale[strip, None]).sub_(items.bias)
+        else:
+            _score(asked[strip], items, S[:, :N])
+        block = torch.arange(start, strip.stop, device=features.device)
+        some = members.relevant[strip] > 0
+        if not bool(some.all()):
+            S, block = S[some], block[some]
+        if len(block):
+            own_norm = asked.scale[block] * torch.linalg.vector_norm(asked.features[block], dim=-1)
+            out[:, block] = _places(S, block, own_norm, norms, items.bias, members, farthest)
+    return out
 
-    average_precision: Float[Tensor, " queries"]
-    precision: Float[Tensor, " queries"]
-    first_rank: Float[Tensor, " queries"]
 
+def _inner_products(
+    features: Float[Tensor, "n dim"],
+    strip: slice,
+    kept: dict[tuple[int, int], Tensor],
+    out: Float[Tensor, "m n"],
+) -> None:
+    """A strip of the Gram matrix: what earlier strips have left, the rest computed, and its mirror image
+    kept.
 
-def _search(asked: Ranking, items: Ranking, members: _Members, farthest: int) -> _Found:
-    """Rank the gallery for every query, block by block, queries of like R together."""
-    device, N = items.features.device, len(items)
-    out = torch.full((3, len(asked)), torch.nan, dtype=torch.float64, device=device)
-    todo = members.relevant.argsort()
-    todo = todo[members.relevant[todo] > 0]
-    groups = -(-N // _GROUP)
-    rows = max(1, min(1024, _BLOCK // N))
-    scores = torch.full((rows, groups * _GROUP), -torch.inf, dtype=items.features.dtype, device=device)
-    norms = torch.linalg.vector_norm(items.features, dim=-1)
-    for block in todo.split(rows) if len(todo) else ():
-        S = scores[: len(block)]
-        _score(asked[block], items, S[:, :N])
-        own_norm = asked.scale[block] * torch.linalg.vector_norm(asked.features[block], dim=-1)
-        out[:, block] = _places(S, block, own_norm, norms, items.bias, members, farthest)
-    return _Found(*out.cpu())
+    At most a quarter of the matrix is held at a time.
+    """
+    torch.mm(features[strip], features[strip.start :].T, out=out[:, strip.start :])
+    for i in range(0, strip.start, _TILE):
+        out[:, i : i + _TILE] = kept.pop((strip.start, i))
+    for j in range(strip.stop, len(features), _TILE):
+        kept[j, strip.start] = out[:, j : j + _TILE].T.contiguous()
 
 
 def _score(asked: Ranking, items: Ranking, out: Float[Tensor, "m n"]) -> None:
     """`Ranking.scores` into memory that is there already."""
-    scaled = asked.features * asked.scale[:, None]
+    torch.mm(asked.features * asked.scale[:, None], items.features.T, out=out)
     if bool(items.bias.any()):
-        torch.addmm(items.bias, scaled, items.features.T, beta=-1, out=out)
-    else:
-        torch.mm(scaled, items.features.T, out=out)
+        out.sub_(items.bias)
 
 
 def _places(
@@ -199,9 +224,10 @@ def _places(
     most = int(R.max())
     P = P.sort(1, descending=True).values[:, :most]
     # Nothing below the R-th best can matter, nor what lies below the last relevant item that does.
-    bound = _lower_bound(S, R) - ε * (own_norm * norms.max() + bias.abs().max())
+    maxima = S.view(len(S), _GROUP, -1).amax(1)
+    bound = _lower_bound(S, maxima, R) - ε * (own_norm * norms.max() + bias.abs().max())
     bound = torch.where(bound[:, None] <= P, P, torch.inf).amin(1)
-    row, value = _others(S, bound, members.asked[block], members.items)
+    row, value = _others(S, maxima, bound, members.asked[block], members.items)
     above = _count(P, row, value)
     j = torch.arange(1, most + 1, device=S.device)
     rank = j + above
@@ -225,31 +251,30 @@ def _first_place(
     return (1 + near - mine).double()
 
 
-def _lower_bound(S: Float[Tensor, "m padded"], R: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """A value that at least R items of each row reach: the R-th best of the maxima of groups, or of all
-    items.
-    """
-    most, groups = int(R.max()), S.shape[1] // _GROUP
-    if 4 * most <= groups:
-        S = S.view(len(S), _GROUP, groups).amax(1)
+def _lower_bound(
+    S: Float[Tensor, "m padded"], maxima: Float[Tensor, "m groups"], R: Int[Tensor, " m"]
+) -> Float[Tensor, " m"]:
+    """A value that at least R items of each row reach: the R-th best maximum of the groups, or item."""
+    most = int(R.max())
+    best = maxima if 4 * most <= maxima.shape[1] else S
     if S.device.type != "cpu":
-        return S.topk(most, 1).values.gather(1, R[:, None] - 1).squeeze(1)
-    places = S.shape[1] - R.numpy()
-    ordered = np.partition(S.numpy(), np.unique(places), axis=1)  # much faster than topk
+        return best.topk(most, 1).values.gather(1, R[:, None] - 1).squeeze(1)
+    places = best.shape[1] - R.numpy()
+    ordered = np.partition(best.numpy(), np.unique(places), axis=1)  # much faster than topk
     return torch.from_numpy(ordered[np.arange(len(S)), places])
 
 
 def _others(
     S: Float[Tensor, "m padded"],
+    maxima: Float[Tensor, "m groups"],
     bound: Float[Tensor, " m"],
     asked: Int[Tensor, " m"],
     items: Int[Tensor, " n"],
 ) -> tuple[Int[Tensor, " found"], Float[Tensor, " found"]]:
     """Items of another class that reach the bound: their row and score."""
-    groups = S.shape[1] // _GROUP
-    grouped = S.view(len(S), _GROUP, groups)
-    row, group = (grouped.amax(1) >= bound[:, None]).nonzero(as_tuple=True)
-    scores = grouped[row, :, group]
+    groups = maxima.shape[1]
+    row, group = (maxima >= bound[:, None]).nonzero(as_tuple=True)
+    scores = S.view(len(S), _GROUP, groups)[row, :, group]
     hit, lane = (scores >= bound[row, None]).nonzero(as_tuple=True)
     row, item = row[hit], lane * groups + group[hit]
     other = items[item] != asked[row]
@@ -271,7 +296,8 @@ def _count(
     return counts.view(m, most + 1)[:, :most].cumsum(1)
 
 
-def _summary(ap: Tensor, precision: Tensor, first: Tensor, ks: Sequence[int]) -> Retrieval:
+def _summary(found: Float[Tensor, "three m"], ks: Sequence[int]) -> Retrieval:
+    ap, precision, first = found
     seen = first[~first.isnan()]
     recall = {k: (seen <= k).double().mean().item() for k in ks}
     return Retrieval(
