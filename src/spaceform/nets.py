@@ -61,16 +61,24 @@ def _affine(norm: nn.BatchNorm2d) -> tuple[Float[Tensor, " channels"], Float[Ten
 
 @final
 class Projection(nn.Module):
-    """Inputs, flattened, to an embedding by one linear map, or by two with batch norm and ReLU between."""
+    """Inputs, flattened, to an embedding by one linear map, or by two with batch norm and ReLU between.
 
-    def __init__(self, dim: int, input_shape: Sequence[int], hidden: int | None = None) -> None:
+    `standardize` puts a batch norm without parameters before them: features of any scale will do.
+    """
+
+    def __init__(
+        self, dim: int, input_shape: Sequence[int], hidden: int | None = None, standardize: bool = False
+    ) -> None:
         super().__init__()
         features = torch.Size(input_shape).numel()
+        first: list[nn.Module] = [nn.Flatten()]
+        if standardize:
+            first.append(nn.BatchNorm1d(features, affine=False))
         if hidden is None:
-            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(features, dim))
+            self.layers = nn.Sequential(*first, nn.Linear(features, dim))
         else:
             self.layers = nn.Sequential(
-                nn.Flatten(),
+                *first,
                 nn.Linear(features, hidden, bias=False),
                 nn.BatchNorm1d(hidden),
                 nn.ReLU(),
@@ -128,9 +136,15 @@ def _small(dim: int, input_shape: Sequence[int], **options: Any) -> nn.Module:
     return SmallNet(dim, input_shape)
 
 
-def _projection(dim: int, input_shape: Sequence[int], hidden: int | None = None, **options: Any) -> nn.Module:
+def _projection(
+    dim: int,
+    input_shape: Sequence[int],
+    hidden: int | None = None,
+    standardize: bool = False,
+    **options: Any,
+) -> nn.Module:
     _only("projection", options)
-    return Projection(dim, input_shape, hidden)
+    return Projection(dim, input_shape, hidden, standardize)
 
 
 def _resnet50(dim: int, input_shape: Sequence[int], **options: Any) -> nn.Module:
@@ -144,6 +158,7 @@ def _timm(
     input_shape: Sequence[int],
     *,
     hidden: int | None = None,
+    standardize: bool = False,
     stem: str = "imagenet",
     pretrained: bool = False,
     weights: str | None = None,
@@ -161,6 +176,8 @@ def _timm(
         raise ValueError(f"unknown net {name!r}; {hint}choose from {', '.join(NETS)}, or any model of timm")
     if hidden is not None:
         raise ValueError(f"net.hidden={hidden} belongs to net 'projection'; {name!r} has no such option")
+    if standardize:
+        raise ValueError(f"net.standardize belongs to net 'projection'; {name!r} has no such option")
     if len(input_shape) != 3:
         raise ValueError(
             f"net {name!r} takes images, got inputs of shape {tuple(input_shape)}; try 'projection'"
@@ -230,6 +247,7 @@ NETS: dict[str, Callable[..., nn.Module]] = {
 }
 _UNSET = {
     "hidden": None,
+    "standardize": False,
     "stem": "imagenet",
     "pretrained": False,
     "weights": None,
@@ -240,7 +258,8 @@ _UNSET = {
 def build(name: str, dim: int, input_shape: Sequence[int], **options: Any) -> nn.Module:
     """The net `name`, from inputs of `input_shape` (channels, height, width) or (features,) to `dim` numbers.
 
-    Options: `hidden` (projection); `stem`, `pretrained`, `weights`, `freeze_batch_norm` (ResNet50 and timm).
+    Options: `hidden`, `standardize` (projection); `stem`, `pretrained`, `weights`, `freeze_batch_norm`
+    (ResNet50 and timm).
     """
     given = {option: value for option, value in options.items() if value != _UNSET[option]}
     if name in NETS:

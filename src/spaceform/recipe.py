@@ -37,6 +37,8 @@ class Data(_Value):
     """Most frequent over rarest class of the training split, in geometric steps between."""
     label_noise: float = Field(0.0, ge=0.0, lt=1.0)
     """Share of training labels replaced by another class."""
+    thumbnail: Annotated[int, Field(ge=8)] | None = None
+    """Shrink photos once to this many pixels an edge and hold them in memory; None decodes them as needed."""
 
 
 @final
@@ -48,6 +50,10 @@ class Net(_Value):
     dim: Positive
     hidden: Positive | None = None
     """Width of a hidden layer before the embedding; only `projection`."""
+    standardize: bool = False
+    """Bring every feature to mean 0 and variance 1 first, by a batch norm without parameters; only
+    `projection`.
+    """
     stem: Literal["imagenet", "cifar"] = "imagenet"
     pretrained: bool = False
     weights: str | None = None

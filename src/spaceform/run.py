@@ -82,10 +82,18 @@ class Material:
         return digest.hexdigest()
 
 
+def load_data(recipe: Recipe) -> data.Dataset:
+    """What the recipe names, photos shrunk where it says so: the part of `material` worth keeping."""
+    dataset = data.load(recipe.data.name)
+    return dataset if recipe.data.thumbnail is None else data.thumbnails(dataset, recipe.data.thumbnail)
+
+
 def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
     wanted = recipe.data
-    dataset = data.load(wanted.name) if dataset is None else dataset
+    dataset = load_data(recipe) if dataset is None else dataset
+    if wanted.thumbnail is not None:
+        dataset = data.thumbnails(dataset, wanted.thumbnail)
     if wanted.task is not None:
         dataset = dataset.with_task(wanted.task)
     split = data.split(dataset, wanted.split_seed)
@@ -199,6 +207,8 @@ class Run:
             for start in range(0, len(inputs), batch_size):
                 yield torch.stack([self.how.evaluate(Path(p)) for p in inputs[start : start + batch_size]])
             return
+        if not isinstance(inputs, Tensor | np.ndarray) and self.recipe.data.thumbnail is not None:
+            inputs = data.shrunk([Path(path) for path in inputs], self.recipe.data.thumbnail)
         if not isinstance(inputs, Tensor | np.ndarray):
             raise TypeError(
                 f"this run takes arrays of shape (items, {', '.join(map(str, self.input_shape))})"

@@ -8,6 +8,7 @@ from spaceform.data.loader import Batch, evaluation_batches, preprocessing, trai
 from spaceform.data.photos import PHOTOS, Photos
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.splits import imbalance, label_noise, split, targets
+from spaceform.data.thumbnails import shrunk, thumbnails
 
 __all__ = [
     "CATALOG",
@@ -28,8 +29,10 @@ __all__ = [
     "list_datasets",
     "load",
     "preprocessing",
+    "shrunk",
     "split",
     "targets",
+    "thumbnails",
     "train_batches",
     "training_pass",
 ]

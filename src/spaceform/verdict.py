@@ -1,0 +1,230 @@
+"""What the results of a study say, and what they do not: pure functions on its table, one row a run.
+
+A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 0, as the
+paper's). The best mean and every mean that is not significantly worse are marked: Welch's t-test of each
+against the best, two-sided, Holm-corrected within the column at 5%. The seeds vary the training, not the
+split: a verdict holds for this test split.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pandas as pd
+
+LEVEL = 0.05
+
+
+@final
+@dataclass(frozen=True)
+class Measure:
+    """A column of the results and how to read it."""
+
+    column: str
+    title: str
+    goal: str = ""
+    """What someone wants who looks at this column; empty where no advice follows from it."""
+    higher: bool = True
+    percent: bool = True
+
+    def text(self, mean: float, sem: float | None = None) -> str:
+        """`97.31 ± 0.12`, in percent, or as it is with three decimals."""
+        scale, digits = (100.0, 2) if self.percent else (1.0, 3)
+        value = f"{scale * mean:.{digits}f}"
+        return value if sem is None else f"{value} ± {scale * sem:.{digits}f}"
+
+
+CLASSIFICATION = (
+    Measure("accuracy", "accuracy %", "accuracy"),
+    Measure("calibration_error_l2", "calibration error % (l2)", "calibration out of the box", higher=False),
+    Measure("calibration_error_l1", "calibration error % (l1)", higher=False),
+    Measure(
+        "calibrated.temperature.calibration_error_l2",
+        "after temperature scaling % (l2)",
+        "calibration after temperature scaling",
+        higher=False,
+    ),
+    Measure("nll", "NLL", higher=False, percent=False),
+    Measure("retrieval.map_at_r", "mAP@R %", "retrieval"),
+    Measure("auroc_confidence", "AUROC of the norm", "telling right from wrong by the norm", percent=False),
+    Measure("auroc_probability", "AUROC of the top probability", percent=False),
+)
+RETRIEVAL = (
+    Measure("map_at_r", "mAP@R %", "retrieval"),
+    Measure("cosine.map_at_r", "mAP@R % by cosine", "retrieval by the cosine"),
+    Measure("recall_at_1", "Recall@1 %", "the nearest neighbour"),
+)
+
+
+def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
+    """The columns to show for the task of these results, as far as they are there."""
+    task = table["task"].dropna() if "task" in table else pd.Series(dtype=object)
+    known = RETRIEVAL if len(task) and task.iloc[0] == "retrieval" else CLASSIFICATION
+    return tuple(m for m in known if m.column in table and table[m.column].notna().any())
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One label's figures in one measure."""
+
+    label: str
+    mean: float
+    sem: float
+    seeds: int
+    best: bool
+    """The best mean."""
+    tied: bool
+    """Not significantly worse than the best; true of the best itself."""
+    p: float | None
+    """Holm-adjusted p-value against the best; None for the best and where there is no test."""
+
+
+def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
+    """A row a label, in the order of the table; labels without a finished run are left out."""
+    values = {
+        str(label): group.to_numpy(dtype=float)
+        for label, group in table.dropna(subset=[measure.column]).groupby("label", sort=False)[measure.column]
+    }
+    if not values:
+        return []
+    means = {label: float(v.mean()) for label, v in values.items()}
+    sign = 1.0 if measure.higher else -1.0
+    best = max(means, key=lambda label: sign * means[label])
+    testable = len(values) > 1 and min(map(len, values.values())) > 1
+    others = [label for label in values if label != best]
+    p = (
+        dict(zip(others, holm([welch(values[best], values[o]) for o in others]), strict=True))
+        if testable
+        else {}
+    )
+    return [
+        Row(
+            label,
+            means[label],
+            standard_error(v),
+            len(v),
+            label == best,
+            label == best or (p[label] > LEVEL if testable else means[label] == means[best]),
+            p.get(label),
+        )
+        for label, v in values.items()
+    ]
+
+
+def standard_error(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """Of the mean, by the standard deviation with ddof 0; 0 for a single value."""
+    return float(np.std(values)) / math.sqrt(len(values))
+
+
+def welch(
+    a: np.ndarray[tuple[int], np.dtype[np.float64]], b: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> float:
+    """Two-sided p-value of Welch's t-test; where neither varies, 1 if the means are equal and else 0."""
+    from scipy import stats
+
+    if np.ptp(a) == 0 and np.ptp(b) == 0:
+        return float(a[0] == b[0])
+    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's adjustment: the k-th smallest of m is multiplied by m − k + 1, kept monotone, and cut at 1."""
+    order = sorted(range(len(p)), key=p.__getitem__)
+    adjusted = [0.0] * len(p)
+    running = 0.0
+    for place, i in enumerate(order):
+        running = max(running, min(1.0, (len(p) - place) * p[i]))
+        adjusted[i] = running
+    return adjusted
+
+
+@final
+@dataclass(frozen=True)
+class Advice:
+    """One goal, one sentence, and the rows it follows from."""
+
+    goal: str
+    winners: tuple[str, ...]
+    """Labels at the top; one where there is a clear winner."""
+    sentence: str
+    measure: Measure
+    rows: tuple[Row, ...]
+
+
+def advice(table: pd.DataFrame) -> list[Advice]:
+    """What to choose for each goal; where the figures do not say, that."""
+    found = []
+    for measure in measures(table):
+        rows = tuple(summarize(table, measure))
+        if measure.goal and rows:
+            top = tuple(row.label for row in rows if row.tied)
+            found.append(
+                Advice(measure.goal, top, f"{_capital(measure.goal)}: {_said(measure, rows)}", measure, rows)
+            )
+    return found
+
+
+def _said(measure: Measure, rows: Sequence[Row]) -> str:
+    sign = -1.0 if measure.higher else 1.0
+    ranked = sorted(rows, key=lambda row: sign * row.mean)
+    top = [row for row in ranked if row.tied]
+    behind = [row for row in ranked if not row.tied]
+    first = ranked[0]
+    if len(rows) == 1:
+        return f"only {first.label} was run ({_value(measure, first)}); there is nothing to compare it with."
+    if all(row.p is None for row in rows):
+        names = _and([row.label for row in top])
+        level = "are level at the top" if len(top) > 1 else "came out first"
+        return (
+            f"{names} {level} ({_value(measure, first)}), "
+            "but one seed cannot tell skill from luck; use --seeds 5 for a verdict."
+        )
+    if len(top) == 1:
+        return f"{_named(measure, first)}; next is {_named(measure, behind[0])}."
+    span = f"{_value(measure, top[0])} to {_value(measure, top[-1])}"
+    if not behind:
+        return f"no clear winner: all {len(rows)} are within the noise of the seeds ({span})."
+    names, others = _and([row.label for row in top]), _and([row.label for row in behind])
+    return f"no clear winner among {names} ({span}); {others} {'is' if len(behind) == 1 else 'are'} behind."
+
+
+def _named(measure: Measure, row: Row) -> str:
+    return f"{row.label} ({_value(measure, row)})"
+
+
+def _value(measure: Measure, row: Row) -> str:
+    return measure.text(row.mean, row.sem if row.seeds > 1 else None) + (" %" if measure.percent else "")
+
+
+def footnote(table: pd.DataFrame) -> list[str]:
+    """What a reader of the tables must know, a sentence each."""
+    finished = table[table["state"] == "finished"] if "state" in table else table
+    counts = finished.groupby("label", sort=False).size() if len(finished) else pd.Series(dtype=int)
+    said = []
+    if len(counts) and counts.min() > 1:
+        seeds = str(counts.iloc[0]) if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}"
+        said.append(
+            f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 0). Bold: the best, and "
+            "those not significantly worse (Welch's t-test against the best, Holm-corrected, 5%)."
+        )
+        if counts.min() < 5:
+            said.append("With fewer than five seeds the test sees large differences only.")
+    elif len(counts):
+        said.append("Bold: the best. Some rows have one seed only, so there is no error bar and no test.")
+    if "retrieval.items" in finished and finished["retrieval.items"].notna().any():
+        said.append(f"mAP@R among {int(finished['retrieval.items'].max()):,} test items.")
+    missing = len(table) - len(finished)
+    if missing:
+        said.append(f"{missing} of {len(table)} runs are not finished or failed, and not in the table.")
+    return said
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
