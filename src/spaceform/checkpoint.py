@@ -66,7 +66,8 @@ def write_tensors(
     """Tensors and a JSON value in one file, whole or not there."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, allow_nan=False)
-    metadata = {"format": FORMAT, "state": text, "sha256": _digest(held, text)}
+    # one key, since the order of several is left to chance and equal states shall be equal files
+    metadata = {FORMAT: json.dumps({"sha256": _digest(held, text), "state": text})}
     write_bytes(path, safetensors.torch.save(held, metadata), keep=keep)
 
 
@@ -80,11 +81,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"there is no file {path}") from None
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is torn or not a safetensors file ({error})") from None
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} was not written by this program (format {metadata.get('format')!r})")
-    if _digest(tensors, metadata["state"]) != metadata.get("sha256"):
+    if FORMAT not in metadata:
+        raise CheckpointError(f"{path} was not written by this program")
+    header = json.loads(metadata[FORMAT])
+    if _digest(tensors, header["state"]) != header["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
-    return tensors, json.loads(metadata["state"])
+    return tensors, json.loads(header["state"])
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

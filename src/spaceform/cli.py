@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from spaceform import cli_study
 from spaceform._version import __version__
 from spaceform.errors import exit_code, sentence
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+cli_study.register(app)
 
 Settings = Annotated[
     list[str] | None,

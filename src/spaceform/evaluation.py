@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform import calibrators, checkpoint, data, metrics
@@ -72,7 +73,7 @@ def evaluate(
 
 def _classification(
     run: Run, parts: Material, workers: int, seed: int
-) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head = run.model.head
     z = _embed(run, parts, parts.split.test, workers)
     y = parts.targets[parts.split.test]
@@ -116,7 +117,7 @@ def _classification(
 
 def _retrieval(
     run: Run, parts: Material, workers: int, seed: int
-) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head = run.model.head
     index = parts.split.test
     z, y = _embed(run, parts, index, workers), parts.dataset.labels[index]
@@ -213,5 +214,5 @@ def _number(metric: Any, *args: Any, **options: Any) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _array(value: Any) -> NDArray[Any]:
     return value.cpu().numpy() if isinstance(value, Tensor) else value

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeAlias, final
+from typing import Any, TextIO, TypeAlias, final
 
 
 @final
@@ -68,7 +68,7 @@ class ProgressPrinter:
             self._line.add_task("", total=progress.steps)
         self._line.update(0, completed=progress.step, total=progress.steps, description=describe(progress))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "ProgressPrinter":
         return self
 
     def __exit__(

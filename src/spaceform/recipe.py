@@ -76,6 +76,8 @@ class Head(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _options_fit_the_head(cls, values: Any) -> Any:
+        import torch
+
         from spaceform.heads import HEADS
 
         if not isinstance(values, dict) or not isinstance(name := values.get("name"), str):
@@ -97,7 +99,8 @@ class Head(BaseModel):
                 options[key] = TypeAdapter(types[key]).validate_python(value)
             except ValidationError as error:
                 raise ValueError(f"head.{key} {_said(error.errors()[0])}") from None
-        HEADS[name](2, 2, **options)  # the head's own sentence for a value out of range
+        with torch.random.fork_rng():
+            HEADS[name](2, 2, **options)  # the head's own sentence for a value out of range
         return {"name": name, **options}
 
 

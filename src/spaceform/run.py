@@ -150,7 +150,8 @@ class Run:
         pretrained_not_needed = recipe.model_copy(
             update={"net": recipe.net.model_copy(update={"pretrained": False, "weights": None})}
         )
-        model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
+        with torch.random.fork_rng():
+            model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
         if recipe.precision == "64-true":
             model.double()
         model.load_state_dict(tensors)

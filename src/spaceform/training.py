@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +64,17 @@ def train(
         precision=recipe.precision,
         loggers=[make_logger(name, folder, recipe) for name in log],
     )
-    if not many:
-        build_model(
-            recipe, len(parts.classes), parts.input_shape, net
-        )  # a wrong recipe leaves no folder behind
+    with torch.random.fork_rng():  # before anything is written: a wrong recipe leaves no folder behind
+        build_model(recipe, len(parts.classes), parts.input_shape, net)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(folder / ".lock", timeout=0):
             _refuse_another(folder, recipe)
             checkpoint.write_bytes(folder / "recipe.json", recipe.to_json().encode())
-            if many:
-                launch: Any = fabric.launch  # its annotation knows only functions of one argument
-                launch(_fit, recipe, folder, parts, net, workers, listener)
-            else:
-                _fit(fabric, recipe, folder, parts, net, workers, listener)
+            fit = partial(
+                _fit, recipe=recipe, folder=folder, parts=parts, net=net, workers=workers, listener=listener
+            )
+            fabric.launch(fit) if many else fit(fabric)
     except ProcessRaisedException as error:
         raise TrainingError(
             f"a process of {devices} failed: {str(error).strip().splitlines()[-1]}"
