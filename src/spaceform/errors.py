@@ -2,6 +2,19 @@
 
 _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
+_EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
+_LAB = {
+    "lightning_fabric",
+    "timm",
+    "torchvision",
+    "sklearn",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "typer",
+    "rich",
+}
+_LAB |= {"optuna", "pooch", "tqdm", "matplotlib", "plotly", "jinja2", "safetensors", "PIL", "scipy"}
 
 
 def exit_code(error: Exception) -> int:
@@ -16,13 +29,16 @@ def sentence(error: Exception) -> str:
         and error.name is not None
         and not error.name.startswith("spaceform")
     ):
-        extra = "cluster" if error.name == "ray" else "lab"
-        return (
-            f"this command needs the package {error.name!r}; "
-            f"install it with: pip install 'spaceform[{extra}]'"
-        )
+        source = _source(error.name.partition(".")[0])
+        return f"this command needs the package {error.name!r}; install it with: pip install {source}"
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _source(module: str) -> str:
+    """What to install for a module: one of our extras, or its own package."""
+    extra = "lab" if module in _LAB else _EXTRAS.get(module)
+    return module if extra is None else f"'spaceform[{extra}]'"
