@@ -1,4 +1,4 @@
-"""Every test runs with the shapes in our signatures checked; tests of torch.compile run with the checks off."""
+"""Every test runs with the shapes in our signatures checked, but for tests of torch.compile."""
 
 import os
 
