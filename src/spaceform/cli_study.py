@@ -131,7 +131,7 @@ def compare(
         temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
         planned = jobs(found, seeds_from(seeds), temperatures)
         study = _carry_out(folder, planned, notes, workers, on, address, cpus, gpus)
-    _close(study)
+    _close([folder], folder, _show(study))
 
 
 def reproduce(
@@ -174,19 +174,20 @@ def reproduce(
         dataset = load(name)
         recipes = plan(name, _heads(heads), Conditions("paper", settings=changes), dataset=dataset)
         plans[name] = jobs(recipes, seeds_from(seeds)), dataset.note
-    folders = []
+    failed = 0
     for name, (planned, data_note) in plans.items():
         limit = min(job.recipe.budget.epochs for job in planned)
         shortened = published.shortened(seeds, limit)
         notes = {"kind": "reproduce", "data": name, "shortened": shortened, "data_note": data_note}
         with locked(out / name) as folder:
             study = _carry_out(folder, planned, notes, workers, on, address, cpus, gpus)
-        folders.append(study.folder)
         table = study.results()
         note = " ".join(part for part in (shortened, data_note, _changed(settings)) if part)
         typer.echo(f"\n{name}")
         print_beside(published.beside(table, name), note)
-        _close(study, last=name == chosen[-1], folders=folders)
+        failed += _show(study)
+    folders = [out / name for name in chosen]
+    _close(folders, folders[0] if len(folders) == 1 else out, failed)
 
 
 def search(
@@ -286,33 +287,30 @@ def _search(
     return best
 
 
-def _close(study: "Study", *, last: bool = True, folders: Sequence[Path] = ()) -> None:
-    """The tables, the advice, and where everything is; exits 1 where runs failed."""
+def _show(study: "Study") -> int:
+    """The tables, the advice, and where they are; returns how many runs failed."""
     from spaceform.terminal import print_results
 
     table = study.collect()
     typer.echo("")
     print_results(table)
     typer.echo(f"\nresults: {study.folder / 'results.parquet'}")
-    if not last:
-        return
-    _report(folders or [study.folder])
     failed = int((table["state"] == "failed").sum())
     if failed:
-        print(
+        _say(
             f"error: {failed} of {len(table)} runs failed; `spaceform status {study.folder}` says why, "
-            "and the same command tries them again",
-            file=sys.stderr,
+            "and the same command tries them again"
         )
+    return failed
+
+
+def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
+    """The report; exits 1 where runs failed."""
+    from spaceform.report import write
+
+    typer.echo(f"report:  {write(folders, out / 'report')}")
+    if failed:
         raise typer.Exit(1)
-
-
-def _report(folders: Sequence[Path]) -> None:
-    try:
-        from spaceform.report import write
-    except ImportError:
-        return
-    typer.echo(f"report:  {write(folders, folders[0] / 'report')}")
 
 
 def _heads(text: str) -> list[str]:
