@@ -1,0 +1,125 @@
+"""A figure is panels with a title: drawn once, saved as SVG, PDF and PNG, and inlined panel by panel."""
+
+import io
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TypeAlias, final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from spaceform.report.style import RC, VARIABLES
+
+Draw: TypeAlias = Callable[[Axes], None]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One set of axes; `alt` says in words what it shows."""
+
+    title: str
+    draw: Draw
+    alt: str = ""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """Panels side by side, each `width` × `height` inches."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    width: float = 3.3
+    height: float = 2.7
+    columns: int = 3
+    number: str = ""
+    """The paper's, where it has one: "Figure 4"."""
+    missing: str = ""
+    """Why there is nothing to draw; then there are no panels."""
+
+
+def save(figure: Figure, folder: Path) -> list[Path]:
+    """Write `KEY.svg`, `KEY.pdf` and `KEY.png`; nothing for a figure without panels."""
+    if not figure.panels:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = min(figure.columns, len(figure.panels))
+    rows = math.ceil(len(figure.panels) / columns)
+    with mpl.rc_context({**RC, "svg.hashsalt": figure.key}):
+        canvas = Canvas(figsize=(columns * figure.width, rows * figure.height), layout="constrained")
+        for place, panel in enumerate(figure.panels, 1):
+            axes = canvas.add_subplot(rows, columns, place)
+            panel.draw(axes)
+            axes.set_title(panel.title)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # the layout stands; no need to find it again for every format
+        paths = [folder / f"{figure.key}.{kind}" for kind in ("svg", "pdf", "png")]
+        for path, dated in zip(paths, ("Date", "CreationDate", None), strict=True):
+            metadata = {} if dated is None else {dated: None}
+            canvas.savefig(path, dpi=200, metadata=metadata)
+    return paths
+
+
+def inline(figure: Figure, place: int) -> str:
+    """A panel as SVG for the page: colours are CSS variables, text is text, no style attributes."""
+    panel = figure.panels[place]
+    key = f"{figure.key}-{place}"
+    with mpl.rc_context({**RC, "svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True}):
+        canvas = Canvas(figsize=(figure.width, figure.height), layout="constrained")
+        axes = canvas.add_subplot()
+        panel.draw(axes)
+        stream = io.StringIO()
+        canvas.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return _themed(stream.getvalue(), key, panel.alt or f"{figure.title}: {panel.title}")
+
+
+_STYLE = re.compile(r' style="([^"]*)"')
+_COLOR = re.compile(r"#[0-9a-f]{6}", re.IGNORECASE)
+_ID = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+def _themed(svg: str, key: str, alt: str) -> str:
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    body = _STYLE.sub(lambda found: _attributes(found[1]), body)
+    body = _COLOR.sub(lambda found: VARIABLES.get(found[0].lower(), found[0]), body)
+    body = _ID.sub(lambda found: f"{found[1]}{key}-", body)
+    head = re.match(r"<svg[^>]*>", body)
+    assert head is not None
+    box = re.search(r'viewBox="([^"]*)"', head[0])
+    assert box is not None
+    width, height = box[1].split()[2:]
+    opening = (
+        f'<svg viewBox="{box[1]}" width="{width}" height="{height}" role="img" aria-label="{escape(alt)}" '
+        f'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    )
+    return opening + re.sub(r"\s*\n\s*", "\n", body[head.end() :])
+
+
+def _attributes(style: str) -> str:
+    """CSS declarations as presentation attributes, which no content policy forbids; fonts are the page's."""
+    out = []
+    for declaration in style.split(";"):
+        name, colon, value = declaration.strip().partition(":")
+        name, value = name.strip(), value.strip()
+        if not colon:
+            continue
+        if name == "font":
+            size = re.search(r"[\d.]+px", value)
+            weight = re.match(r"(\d{3}|bold)", value)
+            if size:
+                out.append(f'font-size="{size[0]}"')
+            if weight:
+                out.append(f'font-weight="{weight[0]}"')
+        elif name != "font-family":
+            out.append(f'{name}="{escape(value)}"')
+    return (" " + " ".join(out)) if out else ""

@@ -1,0 +1,406 @@
+"""report.html: one self-contained page; nothing in it is fetched, and only its own script may run."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+from markupsafe import Markup
+
+from spaceform._version import __version__
+from spaceform.report.contents import Contents, Part
+from spaceform.report.figures import Figure, inline
+from spaceform.report.images import Encoded, sheet
+from spaceform.report.style import COLORS, display
+from spaceform.report.tables import frame
+from spaceform.study import environment
+from spaceform.verdict import Advice, footnote
+
+_POINTS = 10_000
+"""Points of a panel; a larger test set is shown in part."""
+_PHOTOS = 2_500
+"""The same where every thumbnail is a photo to decode."""
+_SHEET_BYTES = 3_000_000
+
+_MARKS = {
+    "": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",
+    "standard": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",
+    "hyperbolic": "M0-1.1L1.1 0L0 1.1L-1.1 0Z",
+    "cosine": "M-.9-.9H.9V.9H-.9Z",
+    "arcface": "M0-1L1 .85H-1Z",
+    "vmf": "M0 1L1-.85H-1Z",
+    "power_spherical": "M-.38-1H.38V-.38H1V.38H.38V1H-.38V.38H-1V-.38H-.38Z",
+}
+_SPACES = {
+    "euclidean": "Euclidean space",
+    "hyperbolic": "Poincaré ball",
+    "spherical": "unit sphere",
+}
+
+
+def render(contents: Contents) -> str:
+    """The whole page."""
+    style = _asset("style.css")
+    script = _asset("viewer.js") + _asset("page.js")
+    template = Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
+    template.filters["groupby_run"] = _runs
+    parts = [_part(part) for part in contents.parts]
+    return template.from_string(_asset("template.html.j2")).render(
+        title=_title(contents),
+        headline=_headline(contents.parts),
+        facts=_facts(contents),
+        notes=contents.collection.notes,
+        groups=parts,
+        tables=contents.tables,
+        compared=any(column.title == "paper" for table in contents.tables for column in table.columns),
+        starts=_chart(contents.starts),
+        environments=_environments(contents),
+        marks=_MARKS,
+        hue=_hue,
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=Markup(_hash(style)),
+        script_hash=Markup(_hash(script)),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("spaceform.report").joinpath("page", name).read_text("utf-8")
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _hue(head: str) -> str:
+    return f"var(--{head.replace('_', '-')})" if head in COLORS else "var(--muted)"
+
+
+def _runs(items: Sequence[Any], name: str) -> Iterator[tuple[Any, int]]:
+    for value, inside in groupby(items, key=lambda item: getattr(item, name)):
+        yield value, len(list(inside))
+
+
+def _title(contents: Contents) -> str:
+    titles = [part.group.title for part in contents.parts]
+    return f"Which geometry for {titles[0]}?" if len(titles) == 1 else "Which geometry? " + ", ".join(titles)
+
+
+def _headline(parts: Sequence[Part]) -> str:
+    """The clear winners in one breath, or that there is none."""
+    said = []
+    for part in parts:
+        where = f"On {part.group.title}: " if len(parts) > 1 else ""
+        by_winner: dict[str, list[str]] = {}
+        for one in part.advice:
+            if len(one.winners) == 1 and len(one.rows) > 1 and any(row.p is not None for row in one.rows):
+                by_winner.setdefault(display(one.winners[0]), []).append(one.goal)
+        open_goals = [one.goal for one in part.advice if len(one.winners) > 1]
+        if by_winner:
+            sentence = "; ".join(f"{winner} for {_and(goals)}" for winner, goals in by_winner.items())
+            rest = f"; no clear winner for {_and(open_goals)}" if open_goals else ""
+            said.append(f"{where}{sentence}{rest}.")
+        elif not part.advice:
+            said.append(f"{where}no run has finished yet.")
+        elif all(row.p is None for one in part.advice for row in one.rows):
+            said.append(f"{where}one seed each: the figures below are a first look, not a verdict.")
+        else:
+            said.append(f"{where}no clear winner: the heads differ less than the seeds do.")
+    text = " ".join(said)
+    return text[:1].upper() + text[1:]
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _facts(contents: Contents) -> list[tuple[str, str]]:
+    records = contents.collection.records
+    finished = sum(record.finished for record in records)
+    heads = len({record.label for record in records})
+    seeds = len({record.recipe.seed for record in records})
+    items = [str(f"{r.metrics['items']:,}") for r in records if r.metrics.get("items")]
+    made = contents.collection.plans[0].get("made_with", {}) if contents.collection.plans else {}
+    facts = [
+        ("head" if heads == 1 else "heads", str(heads)),
+        ("seed" if seeds == 1 else "seeds", str(seeds)),
+        ("runs finished", f"{finished} of {len(records)}" if finished < len(records) else str(finished)),
+    ]
+    if items and len(contents.parts) == 1:
+        facts.append(("test items", items[0]))
+    if made.get("date"):
+        facts.append(("", str(made["date"])))
+    return facts
+
+
+def _environments(contents: Contents) -> list[dict[str, Any]]:
+    found = [
+        {
+            "title": f"Study {study.folder.resolve().name}",
+            "facts": _listed(plan.get("made_with", {})) + _listed(plan.get("notes", {})),
+        }
+        for study, plan in zip(contents.collection.studies, contents.collection.plans, strict=True)
+    ]
+    return [*found, {"title": "This report", "facts": _listed(environment())}]
+
+
+def _listed(values: Any) -> list[tuple[str, str]]:
+    if not isinstance(values, dict):
+        return []
+    return [
+        (str(name), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in values.items()
+        if value is not None and value != ""
+    ]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    group = part.group
+    table = frame(group)
+    return {
+        "key": group.key,
+        "title": group.title,
+        "task": group.task,
+        "notes": group.notes,
+        "advice": [_advice(part, i, one) for i, one in enumerate(part.advice)],
+        "summary": part.summary,
+        "footnote": " ".join(footnote(table)),
+        "paper": part.paper,
+        "tradeoff": _chart(part.tradeoff),
+        "temperature": _chart(part.temperature) if part.temperature else None,
+        "reliability": _chart(part.reliability),
+        "risk": _chart(part.risk),
+        "training": _chart(part.training),
+        "viewer": (viewer := _viewer(part)),
+        "points_caption": _points_caption(viewer),
+        "extremes": part.extremes_figure,
+        "extremes_shown": [_extremes(one) for one in part.extremes],
+        "neighbours": part.neighbours_figure,
+        "neighbours_shown": [_neighbours(one) for one in part.neighbours],
+        "smooth": part.photos,
+        "runs": part.runs,
+        "recipes": [
+            {
+                "id": f"{group.key}-recipe-{i}",
+                "name": record.name,
+                "json": record.recipe.to_json().strip(),
+            }
+            for i, record in enumerate(group.records)
+        ],
+    }
+
+
+def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
+    heads = {record.label: record.head for record in part.group.records}
+    tested = any(row.p is not None for row in one.rows)
+    points = {
+        label: [
+            v for r in part.group.of(label) if (v := _measured(r.metrics, one.measure.column)) is not None
+        ]
+        for label in (row.label for row in one.rows)
+    }
+    everything = [value for values in points.values() for value in values]
+    goal, _, rest = one.sentence.partition(": ")
+    sign = -1 if one.measure.higher else 1
+    said = re.sub(
+        "|".join(rf"(?<![\w-]){re.escape(label)}(?![\w-])" for label in sorted(heads, key=len, reverse=True)),
+        lambda found: display(found[0]),
+        rest,
+    )
+    return {
+        "key": f"{part.group.key}-advice-{place}",
+        "goal": goal,
+        "winners": [(heads[label], display(label)) for label in one.winners],
+        "of": len(one.rows),
+        "single": len(one.winners) == 1,
+        "sentence": said[:1].upper() + said[1:] if said else one.sentence,
+        "measure": one.measure.title,
+        "test": "Bold: the best, and those not significantly worse. p: Welch's t-test against the best, "
+        "Holm-corrected over the column."
+        if tested
+        else "One seed a head: there is no test.",
+        "rows": [
+            {
+                "head": heads[row.label],
+                "label": display(row.label),
+                "text": one.measure.text(row.mean, row.sem if row.seeds > 1 else None),
+                "seeds": row.seeds,
+                "tied": row.tied,
+                "p": "—" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "< 0.001",
+                "strip": _strip(points[row.label], everything, heads[row.label]),
+            }
+            for row in sorted(one.rows, key=lambda row: sign * row.mean)
+        ],
+    }
+
+
+def _measured(metrics: dict[str, Any], column: str) -> float | None:
+    inner: Any = metrics
+    for name in column.split("."):
+        inner = inner.get(name) if isinstance(inner, dict) else None
+    return float(inner) if isinstance(inner, int | float) else None
+
+
+def _strip(values: Sequence[float], everything: Sequence[float], head: str) -> Markup:
+    """All seeds of a row on the common scale of the column, with a tick at the mean."""
+    low, high = min(everything), max(everything)
+
+    def at(value: float) -> float:
+        return 6 + 148 * ((value - low) / (high - low) if high > low else 0.5)
+
+    hue = _hue(head)
+    dots = "".join(
+        f'<circle cx="{at(value):.1f}" cy="9" r="4" fill="{hue}" fill-opacity="0.55"/>' for value in values
+    )
+    mean = at(sum(values) / len(values)) if values else 0
+    tick = f'<path d="M{mean:.1f} 2V16" stroke="{hue}" stroke-width="2"/>' if values else ""
+    return Markup(
+        f'<svg width="160" height="18" viewBox="0 0 160 18" aria-hidden="true">'
+        f'<path d="M4 9H156" stroke="var(--line)"/>{dots}{tick}</svg>'
+    )
+
+
+def _chart(figure: Figure) -> dict[str, Any]:
+    return {
+        "figure": figure,
+        "panels": [(panel.title, Markup(inline(figure, i))) for i, panel in enumerate(figure.panels)],
+    }
+
+
+def _viewer(part: Part) -> dict[str, Any] | None:
+    """Points of all heads, packed: int16 coordinates, one sheet of thumbnails."""
+    group = part.group
+    if not part.projections:
+        return None
+    labels = list(part.projections)
+    first = group.shown[labels[0]].outputs
+    assert first is not None
+    most = _PHOTOS if part.photos else _POINTS
+    pick = np.arange(len(first.labels))
+    if len(pick) > most:
+        pick = np.sort(np.random.default_rng(0).choice(pick, most, replace=False))
+    heads = []
+    for label in labels:
+        record, projection = group.shown[label], part.projections[label]
+        outputs = record.outputs
+        assert outputs is not None
+        if not np.array_equal(outputs.index, first.index):
+            continue
+        points = projection.points[pick]
+        scale = float(np.abs(points).max()) or 1.0
+        packed = {
+            "label": display(label),
+            "head": record.head,
+            "geometry": record.geometry,
+            "curvature": projection.curvature,
+            "word": "κ" if record.head in ("vmf", "power_spherical") else "‖z‖",
+            "scale": scale,
+            "xyz": _packed(np.round(points / scale * 32767).astype("<i2")),
+            "confidence": _packed(outputs.confidence[pick].astype("<f4")),
+        }
+        if outputs.probabilities is not None and outputs.predicted is not None:
+            packed["predicted"] = _packed(outputs.predicted[pick].astype("<u2"))
+            top = outputs.probabilities[pick].max(1)
+            packed["probability"] = _packed(np.round(np.nan_to_num(top) * 65535).astype("<u2"))
+        heads.append(
+            {
+                "packed": packed,
+                "head": record.head,
+                "label": display(label),
+                "how": projection.how.rstrip("."),
+                "space": _SPACES[record.geometry],
+            }
+        )
+    thumbnails = None
+    if part.pictures is not None:
+        thumbnails = sheet(part.pictures.thumbnails(first.index[pick]), _SHEET_BYTES)
+    data: dict[str, Any] = {
+        "classes": first.classes,
+        "labels": _packed(first.labels[pick].astype("<u2")),
+        "index": _packed(first.index[pick].astype("<u4")),
+        "heads": [head["packed"] for head in heads],
+        "sheet": None,
+    }
+    if thumbnails is not None:
+        data["sheet"] = {
+            "id": f"{group.key}-sheet",
+            "mime": thumbnails.image.mime,
+            "side": thumbnails.side,
+            "columns": thumbnails.columns,
+        }
+    return {
+        "heads": heads,
+        "classes": len(first.classes),
+        "json": script_json(data),
+        "sheet": None if thumbnails is None else Markup(thumbnails.image.base64),
+        "shown": len(pick),
+        "all": len(first.labels),
+        "missing": part.no_pictures,
+    }
+
+
+def _points_caption(viewer: dict[str, Any] | None) -> str:
+    if viewer is None:
+        return ""
+    count = f"{viewer['shown']:,} test items"
+    if viewer["shown"] < viewer["all"]:
+        count = f"{viewer['shown']:,} of {viewer['all']:,} test items, drawn at random"
+    said = (
+        f"{count}, coloured by class; first seed of each head. Drag to turn all panels together, hover or "
+        "tap for an item: it is ringed in every panel. Click heads and classes to hide them, double-click a "
+        "class to see it alone."
+    )
+    return f"{said} {viewer['missing']}".strip()
+
+
+def script_json(value: Any) -> Markup:
+    """JSON that no string inside can lead out of its script element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Markup(
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+def _packed(values: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+
+
+def _extremes(one: Any) -> dict[str, Any]:
+    low: Encoded = one.encoded(one.low)
+    high: Encoded = one.encoded(one.high)
+    return {
+        "head": one.record.head,
+        "label": display(one.record.label),
+        "word": one.word,
+        "low": low.uri,
+        "high": high.uri,
+        "width": low.width,
+        "height": low.height,
+        "low_range": "{:.3g} to {:.3g}".format(*one.low_range),
+        "high_range": "{:.3g} to {:.3g}".format(*one.high_range),
+        "low_right": None if one.low_right is None else f"{one.low_right:.0%}",
+        "high_right": None if one.high_right is None else f"{one.high_right:.0%}",
+    }
+
+
+def _neighbours(one: Any) -> dict[str, Any]:
+    image: Encoded = one.encoded
+    return {
+        "head": one.record.head,
+        "label": display(one.record.label),
+        "said": f"{one.right} of {one.shown} neighbours are of the query's class",
+        "uri": image.uri,
+        "width": image.width,
+        "height": image.height,
+    }

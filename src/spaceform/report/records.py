@@ -1,0 +1,305 @@
+"""Read what studies and runs left in their folders; what is broken or missing becomes a note."""
+
+import inspect
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaceform.errors import sentence
+from spaceform.heads import HEADS
+from spaceform.recipe import Recipe, RecipeError
+from spaceform.report.style import NAMES, display, geometry
+from spaceform.run import read_json, read_recipe
+from spaceform.study import Job, Status, Study
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """`outputs.npz`: one row a test item."""
+
+    embeddings: NDArray[np.floating[Any]]
+    labels: NDArray[np.int64]
+    confidence: NDArray[np.floating[Any]]
+    index: NDArray[np.int64]
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.floating[Any]] | None
+    calibrated: dict[str, NDArray[np.floating[Any]]]
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64] | None:
+        """The class of the largest probability."""
+        return None if self.probabilities is None else self.probabilities.argmax(1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One run as its folder tells it."""
+
+    name: str
+    label: str
+    recipe: Recipe
+    folder: Path
+    status: Status
+    metrics: dict[str, Any]
+
+    @property
+    def head(self) -> str:
+        return self.recipe.head.name
+
+    @property
+    def geometry(self) -> str:
+        return geometry(self.head)
+
+    @property
+    def curvature(self) -> float:
+        """Of the hyperbolic head, given or by default."""
+        default = inspect.signature(HEADS["hyperbolic"]).parameters["curvature"].default
+        return float(self.recipe.head.options.get("curvature", default))
+
+    @property
+    def finished(self) -> bool:
+        return self.status.state == "finished"
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """One record an epoch, as far as it got."""
+        return _lines(self.folder / "history.jsonl")
+
+    @cached_property
+    def outputs(self) -> Outputs | None:
+        """None where there are none or they cannot be read."""
+        try:
+            with np.load(self.folder / "outputs.npz", allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+            return Outputs(
+                arrays["embeddings"],
+                arrays["labels"],
+                arrays["confidence"],
+                arrays["index"],
+                tuple(map(str, arrays["classes"])),
+                arrays.get("probabilities"),
+                {
+                    name.removeprefix("probabilities_"): value
+                    for name, value in arrays.items()
+                    if name.startswith("probabilities_")
+                },
+            )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that may be compared: the same data, task and split."""
+
+    key: str
+    title: str
+    data: str
+    task: str
+    records: tuple[Record, ...]
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Rows of the tables: heads in the paper's order, then their variants."""
+        order = list(NAMES)
+        first = {record.label: record for record in reversed(self.records)}
+        place = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in self.records))}
+        return tuple(
+            sorted(
+                first,
+                key=lambda x: (
+                    order.index(first[x].head) if first[x].head in order else len(order),
+                    place[x],
+                ),
+            )
+        )
+
+    def of(self, label: str) -> list[Record]:
+        """Finished runs of a row, by seed."""
+        return sorted(
+            (r for r in self.records if r.label == label and r.finished), key=lambda r: r.recipe.seed
+        )
+
+    @cached_property
+    def shown(self) -> dict[str, Record]:
+        """For every row the run that stands for it in figures of items: its first seed with outputs."""
+        found = {label: next((r for r in self.of(label) if r.outputs), None) for label in self.labels}
+        return {label: record for label, record in found.items() if record is not None}
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What is missing, a sentence each."""
+        said = []
+        for record in self.records:
+            if record.status.state == "failed":
+                said.append(f"{record.name} failed: {record.status.error}")
+            elif not record.finished:
+                said.append(f"{record.name} is {record.status.state}; it is not in the figures yet.")
+            elif record.outputs is None:
+                said.append(f"{record.name} has no readable outputs.npz; evaluate it again for its figures.")
+        seeds = {label: len(self.of(label)) for label in self.labels}
+        said += [f"{display(label)} has no finished run." for label, count in seeds.items() if not count]
+        single = [display(label) for label, count in seeds.items() if count == 1]
+        if single:
+            said.append(f"One seed only, so no error bar: {', '.join(single)}.")
+        return said
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Everything that a report is about."""
+
+    groups: tuple[Group, ...]
+    studies: tuple[Study, ...]
+    plans: tuple[dict[str, Any], ...]
+    """`study.json` of each study: what it was made with."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for group in self.groups for record in group.records]
+
+
+def collect(folders: Iterable[str | Path]) -> Collection:
+    """Read studies and single runs; a RecipeError where there is nothing at all to report."""
+    paths = [Path(folder) for folder in folders]
+    if not paths:
+        raise RecipeError("give the folder of a study or of a run to report on")
+    studies: list[Study] = []
+    plans: list[dict[str, Any]] = []
+    notes: list[str] = []
+    found: list[tuple[str, Record]] = []
+    for path in paths:
+        if not path.is_dir():
+            raise RecipeError(f"there is no folder {str(path)!r}; give a study's or a run's")
+        if (path / "study.json").exists():
+            study = Study.open(path)
+            studies.append(study)
+            plans.append(read_json(path / "study.json"))
+            found += [(path.resolve().name, _record(job, study.path(job), notes)) for job in study.jobs]
+        elif (recipe := _recipe(path, notes)) is not None:
+            job = Job(path.name, recipe.head.name, recipe)
+            found.append(("", _record(job, path, notes)))
+        elif not notes:
+            raise RecipeError(f"{path} holds neither a study (study.json) nor a run (recipe.json)")
+    if not found:
+        raise RecipeError("; ".join(notes))
+    return Collection(_groups(found), tuple(studies), tuple(plans), tuple(notes))
+
+
+def _record(job: Job, folder: Path, notes: list[str]) -> Record:
+    try:
+        status = _status(job, folder)
+        metrics = read_json(folder / "metrics.json") if status.state == "finished" else {}
+    except (ValueError, KeyError, TypeError) as error:
+        status, metrics = Status(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
+        notes.append(f"{job.name}: {status.error}")
+    return Record(job.name, job.label, job.recipe, folder, status, metrics)
+
+
+def _status(job: Job, folder: Path) -> Status:
+    """As `Study.status`, for a run that may belong to no study."""
+    if (folder / "metrics.json").exists():
+        result = read_json(folder / "result.json")
+        return Status(job, "finished", result["epochs"], result["score"], result["seconds"])
+    if (folder / "error.json").exists():
+        return Status(job, "failed", error=str(read_json(folder / "error.json")["error"]))
+    history = _lines(folder / "history.jsonl")
+    if not history:
+        return Status(job, "waiting")
+    seconds = sum(float(record["seconds"]) for record in history)
+    return Status(job, "running", len(history), max(record["score"] for record in history), seconds)
+
+
+def _recipe(path: Path, notes: list[str]) -> Recipe | None:
+    try:
+        return read_recipe(path)
+    except RecipeError as error:
+        notes.append(str(error))
+        return None
+
+
+def _groups(found: Sequence[tuple[str, Record]]) -> tuple[Group, ...]:
+    parts: dict[tuple[Any, ...], list[Record]] = {}
+    for study, record in found:
+        about = record.recipe.data
+        task = record.metrics.get("task") or about.task or "classification"
+        if not record.finished and about.task is None:  # the data set decides: ask its finished neighbours
+            task = next(
+                (
+                    other.metrics["task"]
+                    for where, other in found
+                    if where == study and other.recipe.data == about and other.finished
+                ),
+                task,
+            )
+        key = (study, about.name, task, about.split_seed, about.imbalance, about.label_noise)
+        parts.setdefault(key, []).append(record)
+    titles = [_title(*key[1:]) for key in parts]
+    if len(set(titles)) < len(titles):
+        titles = [
+            f"{title} · {key[0]}" if key[0] else title for title, key in zip(titles, parts, strict=True)
+        ]
+    return tuple(
+        Group(slug, title, key[1], key[2], tuple(records))
+        for slug, title, (key, records) in zip(_slugs(titles), titles, parts.items(), strict=True)
+    )
+
+
+def _slugs(titles: Sequence[str]) -> list[str]:
+    """Names for files and anchors: letters, digits and hyphens, no two alike."""
+    slugs: list[str] = []
+    for title in titles:
+        slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "data"
+        again = sum(slug == re.sub(r"--\d+$", "", other) for other in slugs)
+        slugs.append(f"{slug}--{again + 1}" if again else slug)
+    return slugs
+
+
+TITLES = {
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "cars196": "Cars196",
+    "cub200": "CUB200-2011",
+    "sop": "SOP",
+}
+
+
+def _title(name: str, task: str, split_seed: int, imbalance: float, label_noise: float) -> str:
+    title = TITLES.get(name, Path(name).stem or name)
+    extras = []
+    if task == "retrieval" and name not in ("cars196", "cub200", "sop"):
+        extras.append("retrieval")
+    if imbalance > 1:
+        extras.append(f"imbalance {imbalance:g}")
+    if label_noise > 0:
+        extras.append(f"label noise {label_noise:g}")
+    if split_seed:
+        extras.append(f"split {split_seed}")
+    return f"{title} ({', '.join(extras)})" if extras else title
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Records of a JSON-lines file up to the first that cannot be read."""
+    records: list[dict[str, Any]] = []
+    if path.is_file():
+        for line in path.read_text("utf-8", errors="replace").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
