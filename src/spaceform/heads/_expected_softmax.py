@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from spaceform.heads._evidence import Law
+from spaceform.heads.base import no_autocast
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
 _BLOCK = 2**16
@@ -201,19 +202,24 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
-        dim = rows.shape[2]
-        mu, v = rows[:, 0], rows[:, 1:]
-        sides = _sides(cos.shape[1], v.shape[1], cos)
-        target = _Target(weight[y], mu, length, ctx.law, dim / 2 - 1)
-        others = _finish(grad, beta, target, K[:, 0] @ weight, q_mu, q_v, q_sum, cos, sin, v, sides)
-        d_weight = None
-        if ctx.needs_input_grad[4]:
-            scaled = beta * grad
-            d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
-            d_weight.addcmul_((grad @ own)[:, None], weight)
-            d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
-        return *others[:4], d_weight, others[4], None, None, None
+        with no_autocast(grad):
+            return _kept_backward(ctx, grad)
+
+
+def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
+    dim = rows.shape[2]
+    mu, v = rows[:, 0], rows[:, 1:]
+    sides = _sides(cos.shape[1], v.shape[1], cos)
+    target = _Target(weight[y], mu, length, ctx.law, dim / 2 - 1)
+    others = _finish(grad, beta, target, K[:, 0] @ weight, q_mu, q_v, q_sum, cos, sin, v, sides)
+    d_weight = None
+    if ctx.needs_input_grad[4]:
+        scaled = beta * grad
+        d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
+        d_weight.addcmul_((grad @ own)[:, None], weight)
+        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+    return *others[:4], d_weight, others[4], None, None, None
 
 
 class _Streamed(torch.autograd.Function):
@@ -254,43 +260,48 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, log_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
-        batch, draws = cos.shape
-        dim, law = rows.shape[2], ctx.law
-        order = dim / 2 - 1
-        mu, v = rows[:, 0], rows[:, 1:]
-        sides = _sides(draws, v.shape[1], cos)
-        mixed = _mixtures(cos, sin, sides)
-        target = _Target(weight[y], mu, length, law, order)
-        scaled = beta * grad
-        scaled_rows = (scaled[:, None, None] * rows).view(-1, dim)
-        d_weight = torch.empty_like(weight) if ctx.needs_input_grad[4] else None
-        q_rows = torch.zeros_like(mixed)
-        carried, q_sum = torch.zeros_like(mu), torch.zeros_like(grad)
-        for start in range(0, len(weight), ctx.chunk):
-            w = weight[start : start + ctx.chunk]
-            square = torch.linalg.vector_norm(w, dim=1).square()
-            evidence = law.evidence(square, order)
-            products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
-            own = torch.zeros_like(square)
-            for b in _blocks(batch, draws * len(w)):
-                U = products[b]
-                q, A, A_w = evidence(_shift(mixed[b], U, beta))
-                q.sub_(log_sum[b][..., None]).exp_().div_(draws)
-                share = _share(q, A_w)
-                q.mul_(A)
-                q_rows[b] += torch.bmm(q, U.mT)
-                mass = q.sum(1)
-                q_sum[b] += mass.sum(1)
-                own += grad[b] @ mass.sub_(share)
-                U.copy_(torch.bmm(mixed[b].mT, q))
-            carried += products[:, 0] @ w
-            if d_weight is not None:
-                d_w = d_weight[start : start + ctx.chunk]
-                torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
-                d_w.addcmul_(own[:, None], w)
+        with no_autocast(grad):
+            return _streamed_backward(ctx, grad)
+
+
+def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, log_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
+    batch, draws = cos.shape
+    dim, law = rows.shape[2], ctx.law
+    order = dim / 2 - 1
+    mu, v = rows[:, 0], rows[:, 1:]
+    sides = _sides(draws, v.shape[1], cos)
+    mixed = _mixtures(cos, sin, sides)
+    target = _Target(weight[y], mu, length, law, order)
+    scaled = beta * grad
+    scaled_rows = (scaled[:, None, None] * rows).view(-1, dim)
+    d_weight = torch.empty_like(weight) if ctx.needs_input_grad[4] else None
+    q_rows = torch.zeros_like(mixed)
+    carried, q_sum = torch.zeros_like(mu), torch.zeros_like(grad)
+    for start in range(0, len(weight), ctx.chunk):
+        w = weight[start : start + ctx.chunk]
+        square = torch.linalg.vector_norm(w, dim=1).square()
+        evidence = law.evidence(square, order)
+        products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
+        own = torch.zeros_like(square)
+        for b in _blocks(batch, draws * len(w)):
+            U = products[b]
+            q, A, A_w = evidence(_shift(mixed[b], U, beta))
+            q.sub_(log_sum[b][..., None]).exp_().div_(draws)
+            share = _share(q, A_w)
+            q.mul_(A)
+            q_rows[b] += torch.bmm(q, U.mT)
+            mass = q.sum(1)
+            q_sum[b] += mass.sum(1)
+            own += grad[b] @ mass.sub_(share)
+            U.copy_(torch.bmm(mixed[b].mT, q))
+        carried += products[:, 0] @ w
         if d_weight is not None:
-            d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
-        q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
-        others = _finish(grad, beta, target, carried, q_mu, q_v, q_sum, cos, sin, v, sides)
-        return *others[:4], d_weight, others[4], None, None, None, None
+            d_w = d_weight[start : start + ctx.chunk]
+            torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
+            d_w.addcmul_(own[:, None], w)
+    if d_weight is not None:
+        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+    q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
+    others = _finish(grad, beta, target, carried, q_mu, q_v, q_sum, cos, sin, v, sides)
+    return *others[:4], d_weight, others[4], None, None, None, None
