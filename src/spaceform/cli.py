@@ -39,10 +39,11 @@ Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors and the result.")]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"spaceform {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -113,6 +114,22 @@ def evaluate(
         else:
             typer.echo(f"{name:36} {_brief(value)}")
     typer.echo(f"written: {run / 'metrics.json'}, {run / 'outputs.npz'}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of studies or runs.", metavar="DIR...")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: the folder report inside DIR.")
+    ] = None,
+) -> None:
+    """Write tables, figures and report.html, one self-contained page, from saved results.
+
+    Example: spaceform report runs/digits
+    """
+    from spaceform.report import write
+
+    typer.echo(f"written: {write(folders, out)}")
 
 
 @data_app.command("list")

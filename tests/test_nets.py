@@ -1,0 +1,138 @@
+"""Nets: the paper's architecture, ResNet50 with either stem, projections, and clear refusals."""
+
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from spaceform import nets
+
+
+def test_small_net_is_the_papers():
+    net = nets.build("small", 3, (1, 28, 28))
+    shapes = {name: tuple(p.shape) for name, p in net.named_parameters()}
+    assert shapes == {
+        "conv1.weight": (6, 1, 5, 5),
+        "norm1.weight": (6,),
+        "norm1.bias": (6,),
+        "conv2.weight": (16, 6, 5, 5),
+        "norm2.weight": (16,),
+        "norm2.bias": (16,),
+        "hidden.weight": (120, 784),
+        "norm3.weight": (120,),
+        "norm3.bias": (120,),
+        "embedding.weight": (3, 120),
+        "embedding.bias": (3,),
+    }
+    bound = (6 / (784 + 120)) ** 0.5  # Xavier uniform
+    assert 0.98 * bound < net.hidden.weight.abs().max() <= bound
+    assert not net.embedding.bias.any()
+
+
+def plain(net: nets.SmallNet, x: torch.Tensor) -> torch.Tensor:
+    """The text of the paper, layer by layer."""
+    x = F.max_pool2d(F.relu(net.norm1(net.conv1(x))), 2)
+    x = F.max_pool2d(F.relu(net.norm2(net.conv2(x))), 2)
+    return net.embedding(F.relu(net.norm3(net.hidden(x.flatten(1)))))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_small_net_computes_what_the_paper_says(training):
+    torch.manual_seed(0)
+    net = nets.build("small", 3, (1, 28, 28)).double()
+    with torch.no_grad():
+        net.norm1.weight.copy_(torch.tensor([1.0, -2.0, 0.5, -0.1, 3.0, 0.0]))  # scales of either sign
+        net.norm1.bias.normal_()
+        net.norm1.running_mean.normal_()
+        net.norm1.running_var.uniform_(0.5, 2)
+    net.train(training)
+    twin = nets.build("small", 3, (1, 28, 28)).double()
+    twin.load_state_dict(net.state_dict())
+    twin.train(training)
+    x = torch.rand(7, 1, 28, 28, dtype=torch.float64)
+    ours, theirs = net(x), plain(twin, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    for (name, a), b in zip(net.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-9, msg=name)
+    for (name, a), b in zip(net.named_buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def test_resnet50_with_the_cifar_stem():
+    net = nets.build("resnet50", 128, (3, 32, 32), stem="cifar").eval()
+    assert (net.features.conv1.kernel_size, net.features.conv1.stride) == ((3, 3), (1, 1))
+    sides = []
+    for part in ("conv1", "maxpool", "layer1", "layer2", "layer3", "layer4"):
+        getattr(net.features, part).register_forward_hook(lambda *args: sides.append(args[2].shape[-1]))
+    with torch.inference_mode():
+        assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
+    assert sides == [32, 16, 16, 8, 4, 2]
+    for stage in (net.features.layer1, net.features.layer4):
+        assert all(
+            not block.bn3.weight.any() for block in stage
+        )  # the last scale of each block starts at zero
+    assert not net.embedding.bias.any()
+
+
+def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
+    net = nets.build("test_resnet", 8, (3, 32, 32), freeze_batch_norm=True).train()
+    before = {name: b.clone() for name, b in net.named_buffers()}
+    net(torch.randn(4, 3, 32, 32)).sum().backward()
+    assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms
+    assert all(not m.training and m.weight.requires_grad for m in norms)
+    assert any(m.weight.grad is not None and m.weight.grad.abs().sum() > 0 for m in norms)
+
+
+def test_local_weights(tmp_path):
+    source = nets.build("test_resnet", 8, (3, 32, 32))
+    with torch.no_grad():
+        source.features.conv1[0].weight.fill_(0.5)
+    file = tmp_path / "weights.safetensors"
+    extra = {"fc.weight": torch.zeros(1000, 8), "fc.bias": torch.zeros(1000)}  # a classifier is left out
+    safetensors.torch.save_file({**source.features.state_dict(), **extra}, file)
+    net = nets.build("test_resnet", 8, (3, 32, 32), pretrained=True, weights=str(file))
+    assert (net.features.conv1[0].weight == 0.5).all()
+    safetensors.torch.save_file(extra, file)
+    with pytest.raises(
+        ValueError, match=r"does not fit 'test_resnet': it lacks 'conv1.0.weight' and \d+ more"
+    ):
+        nets.build("test_resnet", 8, (3, 32, 32), weights=str(file))
+    torch.save(extra, file)
+    with pytest.raises(ValueError, match=r"is not a safetensors file .* pickled weights are not read"):
+        nets.build("test_resnet", 8, (3, 32, 32), weights=str(file))
+    with pytest.raises(ValueError, match="there is no file 'nowhere'"):
+        nets.build("test_resnet", 8, (3, 32, 32), weights="nowhere")
+
+
+@pytest.mark.parametrize("hidden", [None, 16])
+def test_projection(hidden):
+    net = nets.build("projection", 4, (1, 8, 8), hidden=hidden)
+    assert net(torch.zeros(3, 1, 8, 8)).shape == (3, 4)
+    assert nets.build("projection", 4, (64,), hidden=hidden)(torch.zeros(3, 64)).shape == (3, 4)
+
+
+def test_any_timm_name():
+    assert nets.build("test_vit", 5, (3, 160, 160)).eval()(torch.zeros(1, 3, 160, 160)).shape == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "said"),
+    [
+        ("resnet51", (3, 32, 32), {}, "unknown net 'resnet51'; did you mean 'resnet5"),
+        ("smal", (1, 28, 28), {}, "unknown net 'smal'; did you mean 'small'"),
+        ("small", (64,), {}, "takes images of 4x4 or more, got inputs of shape \\(64,\\); try 'projection'"),
+        ("small", (1, 28, 28), {"hidden": 5}, "net.hidden=5 is not an option of net 'small'; remove it"),
+        ("projection", (64,), {"stem": "cifar"}, "net.stem='cifar' is not an option of net 'projection'"),
+        ("test_vit", (3, 160, 160), {"stem": "cifar"}, "'test_vit' has no such stem"),
+        ("test_resnet", (64,), {}, "takes images, got inputs of shape"),
+        ("test_resnet", (3, 32, 32), {"hidden": 5}, "net.hidden=5 belongs to net 'projection'"),
+    ],
+)
+def test_mistakes_are_told(name, shape, options, said):
+    with pytest.raises(ValueError, match=said):
+        nets.build(name, 3, shape, **options)
