@@ -1,24 +1,28 @@
-"""Classification heads for Euclidean, hyperbolic and spherical embeddings, and what to measure them by."""
+"""Classification heads for Euclidean, hyperbolic and spherical embeddings, and what to measure them by.
 
+Names are imported when first asked for, so that `spaceform --help` need not wait for torch.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spaceform import calibrators, distributions, metrics, poincare, special
 from spaceform._version import __version__
-from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
-from spaceform.geometry import Euclidean, PoincareBall, Sphere
-from spaceform.heads import (
-    HEADS,
-    ArcFaceHead,
-    CosineHead,
-    Head,
-    HyperbolicHead,
-    PowerSphericalHead,
-    StandardHead,
-    VonMisesFisherHead,
-)
 
 if TYPE_CHECKING:
+    from spaceform import calibrators, distributions, metrics, poincare, special
+    from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
+    from spaceform.geometry import Euclidean, PoincareBall, Sphere
+    from spaceform.heads import (
+        HEADS,
+        ArcFaceHead,
+        CosineHead,
+        Head,
+        HyperbolicHead,
+        PowerSphericalHead,
+        StandardHead,
+        VonMisesFisherHead,
+    )
     from spaceform.run import Run
 
 __all__ = [
@@ -46,17 +50,41 @@ __all__ = [
     "special",
 ]
 
-_LAB = {"SpaceformClassifier": "spaceform.estimator", "Run": "spaceform.run"}
-"""Names that need the extra `lab`; they are imported when first asked for."""
+_HOMES = {
+    "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
+    "estimator": ("SpaceformClassifier",),
+    "geometry": ("Euclidean", "PoincareBall", "Sphere"),
+    "heads": (
+        "HEADS",
+        "ArcFaceHead",
+        "CosineHead",
+        "Head",
+        "HyperbolicHead",
+        "PowerSphericalHead",
+        "StandardHead",
+        "VonMisesFisherHead",
+    ),
+    "run": ("Run",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = ("calibrators", "distributions", "metrics", "poincare", "special")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAB:
+    if name in _MODULES:
+        return import_module(f"spaceform.{name}")
+    if name not in _HOME:
         raise AttributeError(f"module 'spaceform' has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        return getattr(import_module(_LAB[name]), name)
+        value = getattr(import_module(f"spaceform.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("spaceform"):
+            raise
         remedy = "install it with: pip install 'spaceform[lab]'"
         raise ImportError(f"spaceform.{name} needs the package {error.name!r}; {remedy}") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

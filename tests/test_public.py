@@ -1,0 +1,42 @@
+"""The public names: all there, and imported only when asked for."""
+
+import subprocess
+import sys
+
+import spaceform
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_every_public_name_is_there():
+    for name in spaceform.__all__:
+        assert getattr(spaceform, name) is not None
+    assert set(spaceform.__all__) <= set(dir(spaceform))
+
+
+def test_a_wrong_name_is_an_attribute_error():
+    assert not hasattr(spaceform, "VonMisesFischer")
+
+
+def test_the_package_alone_does_not_import_torch():
+    assert "torch" not in loaded_after("import spaceform")
+
+
+def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
+    heavy = {
+        "torch._dynamo",
+        "sklearn",
+        "pandas",
+        "pydantic",
+        "scipy",
+        "matplotlib",
+        "lightning_fabric",
+        "timm",
+    }
+    loaded = loaded_after("import spaceform as sf\nsf.HEADS, sf.VonMisesFisher, sf.metrics, sf.calibrators")
+    assert "spaceform.heads" in loaded
+    assert not heavy & loaded
