@@ -119,7 +119,7 @@ def sheet(thumbnails: Thumbnails, most: int) -> Sheet:
     return Sheet(image, min(edge, side), columns)
 
 
-def tiled(thumbnails: Thumbnails, columns: int, gap: int = 0) -> UInt8[np.ndarray, "height width channels"]:
+def tiled(thumbnails: Thumbnails, columns: int, gap: int = 0) -> UInt8[np.ndarray, "height width depth"]:
     """Thumbnails row by row; with a gap an alpha channel keeps it transparent."""
     count, side, _, channels = thumbnails.shape
     rows = math.ceil(count / columns)
@@ -137,14 +137,17 @@ def tiled(thumbnails: Thumbnails, columns: int, gap: int = 0) -> UInt8[np.ndarra
     return canvas
 
 
-def enlarged(thumbnails: Thumbnails, least: int) -> Thumbnails:
+def enlarged(thumbnails: Thumbnails, least: int) -> UInt8[np.ndarray, "items edge edge channels"]:
     """Whole multiples of the size, at least `least` pixels on an edge."""
     times = max(1, math.ceil(least / thumbnails.shape[1]))
     return thumbnails.repeat(times, 1).repeat(times, 2)
 
 
 def neighbours(
-    query: Thumbnails, nearest: list[Thumbnails], right: list[list[bool]], gap: int = 3
+    query: Thumbnails,
+    nearest: list[UInt8[np.ndarray, "nearest side side channels"]],
+    right: list[list[bool]],
+    gap: int = 3,
 ) -> UInt8[np.ndarray, "height width 4"]:
     """A row a query: the query, a space, its nearest items; wrong ones are framed and crossed at a corner."""
     side, count = query.shape[1], nearest[0].shape[0]
@@ -196,9 +199,9 @@ def _saved(image: Image.Image, kind: str, **options: Any) -> Encoded:
     return Encoded(f"image/{kind.lower()}", stream.getvalue(), *image.size)
 
 
-def _resized(thumbnails: Thumbnails, side: int) -> Thumbnails:
-    if thumbnails.shape[1] == side:
+def _resized(thumbnails: Thumbnails, edge: int) -> UInt8[np.ndarray, "items edge edge channels"]:
+    if thumbnails.shape[1] == edge:
         return thumbnails
     x = torch.from_numpy(thumbnails).permute(0, 3, 1, 2).float()
-    small = torch.nn.functional.adaptive_avg_pool2d(x, side)
+    small = torch.nn.functional.adaptive_avg_pool2d(x, edge)
     return small.round().to(torch.uint8).permute(0, 2, 3, 1).numpy()

@@ -112,8 +112,26 @@ def _headline(parts: Sequence[Part]) -> str:
         elif all(row.p is None for one in part.advice for row in one.rows):
             said.append(f"{where}one seed each: the figures below are a first look, not a verdict.")
         else:
-            said.append(f"{where}no clear winner: the heads differ less than the seeds do.")
-    text = " ".join(said)
+            behind = _behind(part.advice)
+            said.append(
+                f"{where}no head wins clearly at any goal; {behind}."
+                if behind
+                else f"{where}no clear winner: the heads differ less than the seeds do."
+            )
+    return _capital(" ".join(said))
+
+
+def _behind(advices: Sequence[Advice]) -> str:
+    """Who is significantly worse, and in what."""
+    by_label: dict[str, list[str]] = {}
+    for one in advices:
+        for row in one.rows:
+            if not row.tied:
+                by_label.setdefault(display(row.label), []).append(one.goal)
+    return "; ".join(f"{label} is behind in {_and(goals)}" for label, goals in by_label.items())
+
+
+def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -220,12 +238,12 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
         "winners": [(heads[label], display(label)) for label in one.winners],
         "of": len(one.rows),
         "single": len(one.winners) == 1,
-        "sentence": said[:1].upper() + said[1:] if said else one.sentence,
+        "sentence": _capital(said.removeprefix("no clear winner: ") if said else one.sentence),
         "measure": one.measure.title,
         "test": "Bold: the best, and those not significantly worse. p: Welch's t-test against the best, "
         "Holm-corrected over the column."
         if tested
-        else "One seed a head: there is no test.",
+        else "A head with one figure only allows no test.",
         "rows": [
             {
                 "head": heads[row.label],

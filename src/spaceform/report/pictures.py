@@ -1,7 +1,7 @@
 """The figures that show test items: extremes of the norm, 3-D embeddings, nearest neighbours."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from spaceform.report.images import (
     Thumbnails,
     encode_color,
     encode_exact,
-    encode_grey,
     enlarged,
     neighbours,
     tiled,
@@ -28,6 +27,8 @@ from spaceform.report.style import CLASS_COLORS, MUTED, display
 _GRID = 8
 """Thumbnails on the edge of a grid of extremes."""
 _QUERIES, _NEAREST = 6, 8
+_MOST_NAMED = 40
+"""Classes that a legend of Figure 4 has room for."""
 _MARKS = ("o", "s", "^", "D", "v")
 
 
@@ -47,8 +48,9 @@ class Extremes:
     """Share of them that is classified rightly."""
 
     def encoded(self, which: Thumbnails) -> Encoded:
-        grid = tiled(which, _GRID)
-        return encode_grey(grid[..., 0]) if grid.shape[2] == 1 else encode_color(grid, 70)
+        """A grid with hairlines between the images."""
+        grid = _grid(which)
+        return encode_exact(grid) if which.shape[3] == 1 else encode_color(grid, 75)
 
 
 def extremes(group: Group, pictures: Pictures) -> list[Extremes]:
@@ -82,8 +84,8 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
     panels = []
     for one in found:
         name = display(one.record.label)
-        panels.append(Panel(f"{name}: smallest {one.word}", _image(tiled(one.low, _GRID))))
-        panels.append(Panel(f"{name}: largest {one.word}", _image(tiled(one.high, _GRID))))
+        panels.append(Panel(f"{name}: smallest {one.word}", _image(_grid(one.low))))
+        panels.append(Panel(f"{name}: largest {one.word}", _image(_grid(one.high))))
     return Figure(
         f"{group.key}-extremes",
         "Smallest and largest norm",
@@ -98,11 +100,13 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
     )
 
 
-def _image(pixels: UInt8[np.ndarray, "height width channels"]) -> Draw:
+def _grid(thumbnails: Thumbnails) -> UInt8[np.ndarray, "height width 4"]:
+    return tiled(enlarged(thumbnails, 24), _GRID, gap=1)
+
+
+def _image(pixels: UInt8[np.ndarray, "height width 4"]) -> Draw:
     def draw(axes: Axes) -> None:
-        grey = pixels.shape[2] == 1
-        shown: Any = pixels[..., 0] if grey else pixels
-        axes.imshow(shown, cmap="gray" if grey else None, interpolation="nearest")
+        axes.imshow(pixels, interpolation="nearest")
         axes.set_axis_off()
 
     return draw
@@ -120,10 +124,14 @@ def projections(group: Group) -> dict[str, Projection]:
 def embeddings_figure(group: Group, found: dict[str, Projection]) -> Figure:
     """Figure 4: one panel a head, coloured by class, as the net emits them."""
     panels = []
+    classes: tuple[str, ...] = ()
     for label, projection in found.items():
         outputs = group.shown[label].outputs
         assert outputs is not None
         panels.append(Panel(display(label), _cloud(projection, outputs.labels)))
+        classes = outputs.classes
+    if panels and len(classes) <= _MOST_NAMED:
+        panels.append(Panel("Class", _names(classes)))
     return Figure(
         f"{group.key}-embeddings",
         "Embeddings in three dimensions",
@@ -173,7 +181,7 @@ def _cloud(projection: Projection, labels: np.ndarray) -> Draw:
             axes.scatter(
                 points[mine, 0],
                 points[mine, 1],
-                s=4,
+                s=4 if len(points) > 2000 else 10,
                 c=rgba,
                 marker=_MARKS[block % len(_MARKS)],
                 linewidths=0,
@@ -181,6 +189,23 @@ def _cloud(projection: Projection, labels: np.ndarray) -> Draw:
             )
         axes.set(xlim=(-radius, radius), ylim=(-radius, radius))
         axes.set_aspect("equal")
+        axes.set_axis_off()
+
+    return draw
+
+
+def _names(classes: tuple[str, ...]) -> Draw:
+    def draw(axes: Axes) -> None:
+        for i, name in enumerate(classes):
+            block, color = divmod(i, len(CLASS_COLORS))
+            axes.plot(
+                [],
+                marker=_MARKS[block % len(_MARKS)],
+                color=CLASS_COLORS[color],
+                linestyle="none",
+                label=f"{name[:17]}…" if len(name) > 18 else name.lstrip("_") or "_",
+            )
+        axes.legend(loc="upper left", ncols=1 + (len(classes) - 1) // 14, borderaxespad=0)
         axes.set_axis_off()
 
     return draw

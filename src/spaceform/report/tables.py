@@ -36,7 +36,7 @@ class Cell:
     """`97.31 ± 0.12`: text for people, numbers for sorting and CSV."""
 
     text: str
-    mean: float | None = None
+    mean: float | int | None = None
     sem: float | None = None
     seeds: int | None = None
     bold: bool = False

@@ -1,0 +1,127 @@
+"""Studies made of synthetic outputs: what `train` and `evaluate` leave in a folder, without the training."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spaceform import metrics
+from spaceform.recipe import Recipe, load, replace
+from spaceform.study import Job, Study
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def write_run(
+    folder: Path,
+    recipe: Recipe,
+    labels: np.ndarray,
+    index: np.ndarray,
+    classes: Sequence[str],
+    *,
+    dim: int,
+    noise: float,
+) -> None:
+    """Gaussian clouds about random class means; probabilities from distances, too sure of themselves."""
+    rng = np.random.default_rng([recipe.seed, len(recipe.head.name), dim])
+    centres = rng.normal(size=(len(classes), dim)) * 3
+    z = (centres[labels] + noise * rng.normal(size=(len(labels), dim))).astype(np.float32)
+    logits = -((z[:, None] - centres) ** 2).sum(-1) / 2 if len(labels) < 5000 else 2 * z @ centres.T / 3
+    probs = softmax(logits).astype(np.float32)
+    scaled = softmax(logits / 1.7).astype(np.float32)
+    confidence = np.linalg.norm(z, axis=1)
+    right = probs.argmax(1) == labels
+
+    def quality(p: np.ndarray) -> dict[str, float]:
+        return {
+            "accuracy": float(metrics.accuracy(p, labels)),
+            "nll": float(metrics.nll(np.log(p.clip(1e-30)), labels)),
+            "brier": float(metrics.brier(p, labels)),
+            "calibration_error_l1": float(metrics.calibration_error(p, labels, norm="l1")),
+            "calibration_error_l2": float(metrics.calibration_error(p, labels)),
+        }
+
+    auroc = float(metrics.auroc(confidence, right))
+    found: dict[str, Any] = {
+        "task": "classification",
+        "data": recipe.data.name,
+        "head": recipe.head.name,
+        "items": len(labels),
+        **quality(probs),
+        "auroc_confidence": auroc if np.isfinite(auroc) else None,
+        "calibrated": {"temperature": quality(scaled)},
+    }
+    if recipe.data.task == "retrieval":
+        ranks = {"map_at_r": 0.4 + rng.uniform(0, 0.1), "recall_at_1": 0.7}
+        found = {"task": "retrieval", "data": recipe.data.name, "items": len(labels), **ranks}
+        found["cosine"] = {"map_at_r": 0.45 + rng.uniform(0, 0.1), "recall_at_1": 0.7}
+    folder.mkdir(parents=True)
+    epochs = [
+        {"epoch": i, "loss": 2.0 / (i + 1), "score": 0.9 * i / (i + 1), "lr": 0.1, "seconds": 1.0}
+        for i in range(5)
+    ]
+    for record in epochs:
+        if recipe.head.name not in ("standard", "hyperbolic"):
+            record["beta"] = 4.0 + record["epoch"]
+    (folder / "recipe.json").write_text(recipe.to_json())
+    (folder / "history.jsonl").write_text("".join(json.dumps(record) + "\n" for record in epochs))
+    (folder / "result.json").write_text(json.dumps({"epochs": 5, "score": 0.72, "seconds": 5.0}))
+    (folder / "metrics.json").write_text(json.dumps(found))
+    arrays = {
+        "embeddings": z,
+        "labels": labels,
+        "confidence": confidence,
+        "index": index,
+        "classes": np.array(classes),
+    }
+    if recipe.data.task != "retrieval":
+        arrays |= {"probabilities": probs, "probabilities_temperature": scaled}
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    (folder / "outputs.npz").write_bytes(stream.getvalue())
+
+
+MakeStudy = Callable[..., Study]
+
+
+@pytest.fixture(scope="session")
+def make_study() -> MakeStudy:
+    """`make_study(folder, heads=..., seeds=2, data="digits", ...)` plans a study and fills it with runs."""
+
+    def make(
+        folder: Path,
+        *,
+        heads: Sequence[str] = ("standard", "hyperbolic", "cosine", "vmf"),
+        seeds: int = 2,
+        data: str = "digits",
+        classes: Sequence[str] = tuple("0123456789"),
+        items: int = 300,
+        dim: int = 3,
+        noise: float = 1.2,
+        labels: np.ndarray | None = None,
+        index: np.ndarray | None = None,
+        task: str | None = None,
+        jobs: Sequence[Job] | None = None,
+    ) -> Study:
+        changes = {"data.name": data, "data.task": task, "net.dim": dim}
+        if jobs is None:
+            jobs = [
+                Job(f"{head}-seed{seed}", head, replace(load(f"digits/{head}"), changes, seed=seed))
+                for head in heads
+                for seed in range(seeds)
+            ]
+        study = Study.plan(folder, jobs, {"budget": "synthetic"})
+        y = np.arange(items) % len(classes) if labels is None else labels
+        where = np.arange(len(y)) if index is None else index
+        for job in jobs:
+            write_run(study.path(job), job.recipe, y.astype(np.int64), where, classes, dim=dim, noise=noise)
+        return study
+
+    return make

@@ -1,0 +1,281 @@
+"""The page in a real browser: what people do with it, in headless Chromium."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spaceform.report.contents import compute
+from spaceform.report.page import render
+from spaceform.report.records import collect
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="pip install playwright runs the page in a browser"
+)
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CLASSES = ("<script>alert(1)</script>", *"123456789")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["sync_api.Browser"]:
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(
+            "no browser: install Debian's package chromium (apt-get install chromium) or Google Chrome"
+        )
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory, make_study) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    make_study(folder / "s", heads=("standard", "hyperbolic", "cosine", "vmf"), classes=CLASSES, items=400)
+    path = folder / "report.html"
+    path.write_text(render(compute(collect([folder / "s"]))), "utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(browser, html):
+    """`opened(width=..., scheme=...)` is the page, ready; in the end nothing was logged or asked for."""
+    contexts, troubles = [], []
+
+    def open_page(width: int = 1200, scheme: str = "light", path: Path = html) -> "sync_api.Page":
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith("data:") or request.url == path.as_uri()
+                else troubles.append(request.url)
+            ),
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def settle(page) -> None:
+    """Until what was asked for is painted."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def until(page, condition: str) -> None:
+    """Wait for a condition; the page's own policy forbids the evaluated strings of `wait_for_function`."""
+    end = time.monotonic() + 20
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(20)
+
+
+def painted(page, panel: int = 0) -> int:
+    """Pixels of a panel's points."""
+    return page.evaluate(
+        """panel => {
+            const pixels = viewers[0].clouds[panel].image.data;
+            let count = 0;
+            for (let i = 3; i < pixels.length; i += 4) count += pixels[i] > 0;
+            return count;
+        }""",
+        panel,
+    )
+
+
+def show_viewer(page) -> None:
+    page.locator(".clouds").first.scroll_into_view_if_needed()
+    until(page, "Boolean(viewers[0].clouds[0].image)")
+    settle(page)
+
+
+def test_a_table_sorts_both_ways_with_missing_values_last(opened) -> None:
+    page = opened()
+    table = page.locator("table.sortable").first
+    page.evaluate("""() => { const cell = document.querySelector('table.sortable tbody tr').cells[1];
+        cell.dataset.value = ''; cell.textContent = '—'; }""")
+    header = table.locator("th[data-column='1']")
+
+    def column() -> list[str]:
+        return table.locator("tbody tr td:nth-child(2)").evaluate_all("all => all.map(x => x.dataset.value)")
+
+    for direction, sign in (("descending", -1), ("ascending", 1)):
+        header.locator("button").click()
+        assert header.get_attribute("aria-sort") == direction
+        values = column()
+        assert values[-1] == ""
+        numbers = [sign * float(value) for value in values[:-1]]
+        assert numbers == sorted(numbers)
+    table.locator("th[data-column='0'] button").click()
+    names = table.locator("tbody th").evaluate_all("all => all.map(x => x.dataset.value)")
+    assert names == sorted(names)
+
+
+def test_classes_and_heads_toggle(opened) -> None:
+    page = opened()
+    show_viewer(page)
+    before = painted(page)
+    chip = page.locator(".classes .chip").nth(3)
+    chip.click()
+    settle(page)
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert painted(page) < before
+    page.locator("[data-act=none]").click()
+    settle(page)
+    assert painted(page) == 0
+    page.locator("[data-act=all]").click()
+    settle(page)
+    assert painted(page) == before
+    assert page.locator(".cloud:visible").count() == 4
+    page.locator(".viewer [data-head='1']").click()
+    assert page.locator(".cloud:visible").count() == 3
+    assert page.locator(".classes .chip").first.inner_text() == "<script>alert(1)</script>"
+
+
+def test_points_turn_by_mouse_and_keys_and_come_back(opened) -> None:
+    page = opened()
+    show_viewer(page)
+
+    def screen() -> list[float]:
+        return page.evaluate("Array.from(viewers[0].clouds[0].screen)")
+
+    start = screen()
+    canvas = page.locator("canvas.view").first
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, box["y"] + 120, steps=4)
+    page.mouse.up()
+    settle(page)
+    assert np.abs(np.subtract(screen(), start)).max() > 10
+    page.locator("[data-act=reset]").click()
+    settle(page)
+    assert np.allclose(screen(), start)
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert np.abs(np.subtract(screen(), start)).max() > 3
+    rotation = np.array(page.evaluate("viewers[0].rotation")).reshape(3, 3)
+    assert np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-9)
+    page.locator("[data-view=emitted]").click()
+    settle(page)
+    assert page.evaluate("viewers[0].view") == "emitted"
+
+
+def test_hover_names_the_item_and_shows_its_image(opened) -> None:
+    page = opened()
+    show_viewer(page)
+    box = page.locator("canvas.view").nth(2).bounding_box()
+    x, y, i = page.evaluate(
+        """() => {
+            const { depth, screen, ratio } = viewers[0].clouds[2], best = depth.indexOf(Math.max(...depth));
+            return [screen[2 * best] / ratio, screen[2 * best + 1] / ratio, best]; }"""
+    )
+    page.mouse.move(box["x"] + x, box["y"] + y)
+    tip = page.locator(".tip")
+    tip.wait_for(state="visible")
+    assert page.evaluate("viewers[0].focus") == i
+    text = tip.inner_text()
+    assert CLASSES[i % 10] in text
+    assert f"item {i}" in text
+    assert "p = " in text
+    assert "‖z‖ = " in text
+    until(page, "Boolean(viewers[0].sheet && viewers[0].sheet.complete)")
+    settle(page)
+    shown = page.evaluate(
+        """() => { const canvas = document.querySelector('.tip canvas');
+            return Array.from(canvas.getContext('2d').getImageData(0, 0, 8, 8).data); }"""
+    )
+    from spaceform.report.images import open_pictures
+
+    picture = open_pictures("digits").thumbnails(np.array([i]))[0, ..., 0].astype(int)
+    assert np.abs(np.reshape(shown, (8, 8, 4))[..., 0] - picture).max() <= 8
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    tip.wait_for(state="hidden")
+
+
+def test_dark_by_preference_and_by_button(opened) -> None:
+    page = opened(scheme="dark")
+
+    def brightness() -> float:
+        color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in color.strip("rgb()").split(",")) / 3
+
+    def ink() -> str:
+        return page.evaluate("getComputedStyle(document.querySelector('.chart svg text')).fill")
+
+    assert brightness() < 40
+    dark_ink = ink()
+    page.locator("#theme").click()
+    assert brightness() > 220
+    assert ink() != dark_ink
+    page.emulate_media(media="print")
+    assert brightness() == 255
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_narrow_screens_do_not_scroll_sideways(opened, width) -> None:
+    page = opened(width=width)
+    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_evidence_is_one_click_away(opened) -> None:
+    page = opened()
+    card = page.locator(".card").first
+    assert not card.locator("table").is_visible()
+    card.locator("summary").click()
+    assert card.locator("table").is_visible()
+    assert card.locator("tbody tr").count() == 4
+
+
+def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> None:
+    labels, index = np.arange(10_000) % 10, np.arange(10_000)
+    if os.environ.get("SPACEFORM_DATA"):
+        from spaceform import data
+
+        mnist = data.load("mnist", download=False)
+        part = data.split(mnist).test
+        labels, index = mnist.labels[part].numpy(), part.numpy()
+    heads = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
+    make_study(tmp_path / "s", heads=heads, seeds=1, data="mnist", labels=labels, index=index)
+    path = tmp_path / "report.html"
+    path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
+    assert path.stat().st_size < 8_000_000
+    page = opened(path=path)  # the first visit warms the browser up
+    waits = []
+    for _ in range(3):
+        began = time.perf_counter()
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        waits.append(time.perf_counter() - began)
+    assert min(waits) < 2.0
+    show_viewer(page)
+    assert painted(page) > 1000
+    frame = page.evaluate("""() => { const began = performance.now();
+        for (const cloud of viewers[0].clouds) cloud.draw(); return performance.now() - began; }""")
+    assert frame < 1000

@@ -1,0 +1,159 @@
+"""Tables: figures by hand, three formats, escaping, the paper beside ours."""
+
+import csv
+import io
+import shutil
+
+import numpy as np
+import pytest
+
+from spaceform.recipe import RecipeError
+from spaceform.report.records import collect
+from spaceform.report.tables import (
+    MISSING,
+    Cell,
+    Column,
+    Line,
+    Table,
+    comma_separated,
+    comparison,
+    frame,
+    latex,
+    markdown,
+    paper_tables,
+    runs,
+    summary,
+)
+
+TABLE = Table(
+    "t",
+    "A | title",
+    "50% of <it>",
+    (Column("paper", "MNIST"), Column("ours", "MNIST"), Column("other")),
+    (
+        Line(
+            "vMF β=16", "vmf", (Cell("1.6 ± 0.1", 0.016, 0.001), Cell("1.50", 0.015, None, 1, True), MISSING)
+        ),
+        Line("a|b_c", "x", (MISSING, Cell("2.00 ± 0.20", 0.02, 0.002, 3), Cell("finished"))),
+    ),
+)
+
+
+def test_markdown_marks_the_best_and_escapes() -> None:
+    lines = markdown(TABLE).splitlines()
+    assert lines[0] == "### A \\| title"
+    assert lines[2] == "50% of &lt;it>"
+    assert lines[4] == "| head | MNIST: paper | MNIST: ours | other |"
+    assert lines[6] == "| vMF β=16 | 1.6 ± 0.1 | **1.50** | — |"
+    assert lines[7].startswith("| a\\|b_c |")
+
+
+def test_latex_is_booktabs_with_spans_and_no_bare_specials() -> None:
+    text = latex(TABLE)
+    assert r"\multicolumn{2}{c}{MNIST}" in text
+    assert r"\cmidrule(lr){2-3}" in text
+    assert r"vMF $\beta$=16 & $1.6 \pm 0.1$ & $\boldsymbol{1.50}$ & ---" in text
+    assert r"a|b\_c" in text
+    assert r"50\% of \textless{}it\textgreater{}" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_csv_holds_plain_numbers() -> None:
+    rows = list(csv.DictReader(io.StringIO(comma_separated(TABLE))))
+    assert rows[0]["MNIST: ours mean"] == "0.015"
+    assert rows[0]["MNIST: ours sem"] == ""
+    assert rows[1]["MNIST: ours sem"] == "0.002"
+    assert rows[1]["MNIST: ours seeds"] == "3"
+    assert rows[0]["other mean"] == ""
+    assert rows[1]["other mean"] == "finished"
+
+
+def test_summary_is_mean_and_standard_error_over_seeds(tmp_path, make_study) -> None:
+    make_study(tmp_path / "s", heads=("standard", "cosine"), seeds=3)
+    group = collect([tmp_path / "s"]).groups[0]
+    table = summary(group)
+    values = [record.metrics["accuracy"] for record in group.of("cosine")]
+    cell = table.lines[1].cells[0]
+    assert table.lines[1].label == "Cosine"
+    assert cell.mean == pytest.approx(np.mean(values))
+    assert cell.sem == pytest.approx(np.std(values) / np.sqrt(3))
+    assert cell.text == f"{100 * np.mean(values):.2f} ± {100 * np.std(values) / np.sqrt(3):.2f}"
+    assert any(line.cells[0].bold for line in table.lines)
+    assert [line.label for line in runs(group).lines] == [r.name for r in group.records]
+
+
+def test_the_paper_stands_beside_ours_on_its_own_data(tmp_path, make_study) -> None:
+    make_study(tmp_path / "mnist", heads=("standard", "vmf"), data="mnist")
+    make_study(tmp_path / "own", heads=("standard", "vmf"))
+    collection = collect([tmp_path / "mnist", tmp_path / "own"])
+    tables = {table.number: table for table in paper_tables(collection)}
+    assert list(tables) == ["Table 1", "Table 2", "Table 3"]
+    accuracy = tables["Table 2"]
+    assert [(c.over, c.title) for c in accuracy.columns] == [
+        ("MNIST", "paper"),
+        ("MNIST", "ours"),
+        ("", "digits"),
+    ]
+    assert [line.cells[0].text for line in accuracy.lines] == ["98.92 ± 0.03", "99.02 ± 0.04"]
+    assert tables["Table 1"].lines[1].cells[0].text == "0.97"
+    assert tables["Table 3"].lines[1].cells[0].text == "1.6 ± 0.1"
+    assert tables["Table 3"].columns[0].over == "MNIST, as trained"
+    beside = comparison(collection.groups[0])
+    assert beside is not None
+    ours = (
+        frame(collection.groups[0])
+        .groupby("label")["accuracy"]
+        .agg(["mean", lambda v: v.std(ddof=0) / 2**0.5])
+    )
+    mean, sem = ours.loc["vmf"]
+    place = [c.over for c in beside.columns].index("accuracy %")
+    difference = beside.lines[1].cells[place + 2].mean
+    assert difference == pytest.approx((mean - 0.9902) / np.hypot(0.0004, sem), rel=1e-6)
+    assert comparison(collection.groups[1]) is None
+
+
+def test_retrieval_has_table_4(tmp_path, make_study) -> None:
+    make_study(tmp_path / "s", heads=("standard", "cosine"), data="cub200", task="retrieval")
+    collection = collect([tmp_path / "s"])
+    (table,) = paper_tables(collection)
+    assert table.number == "Table 4"
+    assert [c.over for c in table.columns][:2] == ["CUB200-2011, own metric"] * 2
+    assert table.lines[0].cells[0].text == "20.0 ± 0.2"
+
+
+def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
+    study = make_study(tmp_path / "s", heads=("standard", "cosine", "vmf"), seeds=2)
+    runs_folder = study.folder / "runs"
+    (runs_folder / "standard-seed0" / "outputs.npz").write_bytes(b"not a zip")
+    shutil.rmtree(runs_folder / "cosine-seed0")
+    for name in ("metrics.json", "result.json"):
+        (runs_folder / "vmf-seed0" / name).unlink()
+    (runs_folder / "vmf-seed0" / "error.json").write_text('{"error": "the loss is not finite"}')
+    (runs_folder / "vmf-seed1" / "metrics.json").write_text("{")
+    group = collect([study.folder]).groups[0]
+    notes = "\n".join(group.notes)
+    assert "standard-seed0 has no readable outputs.npz" in notes
+    assert "cosine-seed0 is waiting" in notes
+    assert "vmf-seed0 failed: the loss is not finite" in notes
+    assert "vmf-seed1 failed: its files cannot be read" in notes
+    assert "vMF has no finished run." in notes
+    assert "One seed only, so no error bar: Cosine." in notes
+    assert group.shown["standard"].recipe.seed == 1
+    assert summary(group).lines[2].cells[0] is MISSING
+
+
+def test_nothing_to_report_says_so(tmp_path) -> None:
+    with pytest.raises(RecipeError, match="neither a study"):
+        collect([tmp_path])
+    with pytest.raises(RecipeError, match="there is no folder"):
+        collect([tmp_path / "nowhere"])
+    with pytest.raises(RecipeError, match="give the folder"):
+        collect([])
+
+
+def test_studies_of_the_same_data_do_not_mix(tmp_path, make_study) -> None:
+    for name in ("quick", "full"):
+        make_study(tmp_path / name, heads=("cosine",), seeds=1)
+    groups = collect([tmp_path / "quick", tmp_path / "full"]).groups
+    assert [group.title for group in groups] == ["digits · quick", "digits · full"]
+    assert [group.key for group in groups] == ["digits-quick", "digits-full"]
