@@ -127,7 +127,8 @@ def welch(
 
     if np.ptp(a) == 0 and np.ptp(b) == 0:
         return float(a[0] == b[0])
-    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    moments = ((float(x.mean()), float(x.std(ddof=1)), len(x)) for x in (a, b))
+    return float(stats.ttest_ind_from_stats(*next(moments), *next(moments), equal_var=False).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
