@@ -73,7 +73,7 @@ class Projection(nn.Module):
         features = torch.Size(input_shape).numel()
         first: list[nn.Module] = [nn.Flatten()]
         if standardize:
-            first.append(nn.BatchNorm1d(features, affine=False))
+            first.append(nn.BatchNorm1d(features, eps=1e-10, affine=False))  # small beside any variance
         if hidden is None:
             self.layers = nn.Sequential(*first, nn.Linear(features, dim))
         else:

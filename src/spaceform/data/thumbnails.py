@@ -29,8 +29,8 @@ def shrunk(paths: Sequence[Path], edge: int) -> UInt8[Tensor, "items 3 height wi
         photo = decode(path, 2 * edge)  # the decoder's own shrinking goes half the way, the filter the rest
         side = min(photo.size)
         left, top = (photo.width - side) // 2, (photo.height - side) // 2
-        square = photo.resize(
-            (edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3
+        square = photo.crop((left, top, left + side, top + side)).resize(
+            (edge, edge), Image.Resampling.BILINEAR
         )
         pixels[i] = torch.from_numpy(np.array(square)).permute(2, 0, 1)
     return pixels
