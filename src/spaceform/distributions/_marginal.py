@@ -2,8 +2,8 @@
 
 Every rotationally symmetric law on the sphere is a law of the angle θ to the mean times a uniform tangent
 direction. Here the angle is an increasing function of one uniform number: the distribution function is
-tabulated around the mode, the cell is looked up, and a few Newton steps on the exact density finish. The work
-is the same for every draw, nothing is rejected, and the derivative by the concentration is exact.
+tabulated around the mode and inverted by a monotone rational spline through its values and densities. The
+work is the same for every draw, nothing is rejected, and the derivative by the concentration is exact.
 """
 
 from abc import ABC, abstractmethod
@@ -17,9 +17,10 @@ from torch.autograd.function import once_differentiable
 
 from spaceform.distributions._arguments import check_dim
 
-# (cells, drop of the log-density at the ends of the table, Newton steps). The uniforms are kept eps/4 away
-# from 0 and 1, and e^-drop is below that: what the table leaves out could never be drawn.
-_TABLE = {torch.float32: (24, 21.0, 2), torch.float64: (128, 40.0, 3)}
+# (drop of the log-density at the ends of the table, cells), to invert and to differentiate. What the first
+# leaves out is less probable than a few roundings of a uniform number.
+_INVERT = {torch.float32: (15.0, 64), torch.float64: (36.0, 640)}
+_DIFFERENTIATE = {torch.float32: (21.0, 24), torch.float64: (40.0, 128)}
 
 # Concentrations whose tables are held at once; a million of them would otherwise take gigabytes.
 _ROWS = 1 << 16
@@ -50,6 +51,8 @@ class Marginal(ABC):
     Every method broadcasts δ against the concentrations on the last dimension.
     """
 
+    dim: int
+
     @abstractmethod
     def __init__(self, concentration: Rows, dim: int) -> None: ...
 
@@ -58,8 +61,8 @@ class Marginal(ABC):
         """Offsets (low, high) beyond which ℓ is at least `drop` below the mode, or the sphere ends."""
 
     @abstractmethod
-    def log_density(self, delta: Points) -> Points:
-        """ℓ at mode + δ, relative to the mode."""
+    def log_density(self, delta: Points) -> tuple[Points, Points]:
+        """(ℓ, ℓ′) at mode + δ, ℓ relative to the mode. Next to a pole only exp(ℓ) ℓ′ has to be right."""
 
     @abstractmethod
     def statistic(self, delta: Points) -> Points:
@@ -68,6 +71,44 @@ class Marginal(ABC):
     @abstractmethod
     def angle(self, delta: Points) -> tuple[Points, Points, Points | float]:
         """(cos θ, sin θ, dθ/dx) at mode + δ."""
+
+    @abstractmethod
+    def quantile(self, uniform: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
+        """δ with F(mode + δ) = u: `tabulated_quantile`, or a closed form."""
+
+
+def tabulated_quantile(
+    marginal: Marginal, uniform: Float[Tensor, "draws rows"]
+) -> Float[Tensor, "draws rows"]:
+    """δ with F(mode + δ) = u."""
+    drop, cells = _INVERT[uniform.dtype]
+    if marginal.dim < 8:  # the mass next to a pole is ∝ xⁿ⁻¹, a power that the spline follows less well
+        cells *= 2
+    low, high = marginal.reach(drop)
+    h = (high - low) / cells
+    steps = torch.arange(cells + 1, dtype=h.dtype, device=h.device)
+    l0, l1 = marginal.log_density(torch.addcmul(low, steps[:, None], h))
+    f = l0.exp()
+    # the trapezoid rule with its first correction: error h⁵ f⁗ / 720 a cell
+    rest = f * l1 * (h / 6)
+    cdf = (f[1:] + f[:-1]).cumsum(0) + (rest[0] - rest[1:])
+    total = cdf[-1]
+    cdf = torch.cat([torch.zeros_like(cdf[:1]), cdf])
+
+    target = uniform * total
+    i = torch.searchsorted(cdf[1:-1].T.contiguous(), target.T.contiguous()).T
+    j = i + 1
+    F0, F1 = cdf.gather(0, i), cdf.gather(0, j)
+    # densities and secant on a common scale: the table holds F · 2/h
+    f0, f1, secant = f.gather(0, i), f.gather(0, j), (F1 - F0) / 2
+    # F = F₀ + ΔF (s ξ² + f₀ ξ(1−ξ)) / (s + (f₀ + f₁ − 2s) ξ(1−ξ)), solved for ξ in [0, 1]
+    part = (target - F0) / 2
+    p = part / secant.clamp(min=torch.finfo(h.dtype).tiny)
+    bend = p * (f0 + f1 - 2 * secant)
+    b = f0 - bend
+    root = torch.addcmul(b * b, secant - f0 + bend, part, value=4).clamp(min=0).sqrt()
+    xi = (2 * part / (b + root).clamp(min=torch.finfo(h.dtype).tiny)).clamp(0, 1)
+    return low + (i + xi) * h
 
 
 def _lobatto_nodes(cells: int, like: Tensor) -> Float[Tensor, " nodes"]:
@@ -82,90 +123,42 @@ def _lobatto(width: Tensor, first: Tensor, second: Tensor, third: Tensor, last: 
     return (first + last).add(second + third, alpha=5) * (width / 12)
 
 
-class _Table:
-    """The nodes of one marginal, and integrals of functions given at them."""
-
-    def __init__(self, marginal: Marginal, dtype: torch.dtype) -> None:
-        self.cells, drop, self.steps = _TABLE[dtype]
-        self.low, high = marginal.reach(drop)
-        self.width = (high - self.low) / self.cells
-        unit = _lobatto_nodes(self.cells, self.low)
-        self.unit = unit[1:4, None, None]
-        self.nodes = torch.addcmul(self.low, unit[:, None], self.width)
-
-    def per_cell(self, f: Float[Tensor, "nodes rows"]) -> Float[Tensor, "cells rows"]:
-        return _lobatto(self.width, f[:-1:3], f[1::3], f[2::3], f[3::3])
-
-
-def _root(mass: Tensor, dim: int) -> tuple[Tensor, int]:
-    """A root of the mass, which is ∝ xⁿ⁻¹ next to a pole, and its order.
-
-    The root is convex in x there, so that Newton's steps never pass the pole.
-    """
-    order = min(dim - 1, 4)
-    if order == 1:
-        return mass, order
-    if order == 3:
-        return mass.pow(1 / 3), order
-    return (mass.sqrt() if order == 2 else mass.sqrt().sqrt()), order
-
-
-def _quantile(
-    marginal: Marginal, uniform: Float[Tensor, "draws rows"], dim: int
+def _density_and_rate(
+    marginal: Marginal, delta: Float[Tensor, "draws rows"]
 ) -> tuple[Float[Tensor, "draws rows"], Float[Tensor, "draws rows"]]:
-    """δ with F(mode + δ) = u, and the density of x there. Mass is counted from the nearer end."""
-    table = _Table(marginal, uniform.dtype)
-    f = marginal.log_density(table.nodes).exp()
-    cdf = table.per_cell(f).cumsum(0)
-    total = cdf[-1]
-    cdf = torch.cat([torch.zeros_like(cdf[:1]), cdf])
-
-    eps = torch.finfo(uniform.dtype).eps
-    target = uniform.clamp(eps / 4, 1 - eps / 2) * total
-    i = torch.searchsorted(cdf[1:-1].T.contiguous(), target.T.contiguous()).T
-    right = uniform > 0.5
-    origin = right * total
-    near, far = i + right, i + ~right
-    target = torch.maximum((target - origin).abs(), total * (eps / 4))
-    mass, next_mass = (cdf.gather(0, near) - origin).abs(), (cdf.gather(0, far) - origin).abs()
-    start, f_start = table.low + near * table.width, f[::3].gather(0, near)
-    inward = torch.where(right, -table.unit, table.unit)
-
-    low, order = _root(mass, dim)
-    x = (_root(target, dim)[0] - low) / (_root(next_mass, dim)[0] - low) * table.width
-    for _ in range(table.steps):
-        f_x = marginal.log_density(torch.addcmul(start, inward, x)).exp()
-        m = mass + _lobatto(x, f_start, f_x[0], f_x[1], f_x[2])
-        # Newton on the root of the mass: order m/f ((target/m)^(1/order) − 1)
-        step = _root(target / m, dim)[0].sub(1) * (m / f_x[2])
-        x = torch.minimum(x.add(step, alpha=order).clamp(min=0), table.width)
-    return torch.addcmul(start, inward[2], x), f_x[2] / total
-
-
-def _rate(marginal: Marginal, delta: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
-    """dx/dκ at fixed u: −(∂F/∂κ)/f, with ∂F/∂κ = ∫ (T − E T) f up to x, T the statistic.
+    """The density f of x, and dx/dκ at fixed u: −(∂F/∂κ)/f, with ∂F/∂κ = ∫ (T − E T) f up to x.
 
     Summed from the nearer end, where the integrand has one sign, so that the tails keep their digits.
     """
-    table = _Table(marginal, delta.dtype)
-    f, T = marginal.log_density(table.nodes).exp(), marginal.statistic(table.nodes)
-    mean = table.per_cell(T * f).sum(0) / table.per_cell(f).sum(0)
+    drop, cells = _DIFFERENTIATE[delta.dtype]
+    low, high = marginal.reach(drop)
+    h = (high - low) / cells
+    unit = _lobatto_nodes(cells, h)
+    nodes = torch.addcmul(low, unit[:, None], h)
+
+    def per_cell(f: Float[Tensor, "nodes rows"]) -> Float[Tensor, "cells rows"]:
+        return _lobatto(h, f[:-1:3], f[1::3], f[2::3], f[3::3])
+
+    f, T = marginal.log_density(nodes)[0].exp(), marginal.statistic(nodes)
+    total = per_cell(f).sum(0)
+    mean = per_cell(T * f).sum(0) / total
     g = (T - mean) * f
-    cell = table.per_cell(g)
+    cell = per_cell(g)
     zero = torch.zeros_like(cell[:1])
     below = torch.cat([zero, cell.cumsum(0)])
     above = torch.cat([cell.flip(0).cumsum(0).flip(0), zero])
     partial = torch.where(T[::3] > mean, below, -above)
 
-    i = ((delta - table.low) / table.width).long().clamp(0, table.cells - 1)
+    i = ((delta - low) / h).long().clamp(0, cells - 1)
     i = torch.where(marginal.statistic(delta) > mean, i, i + 1)
-    start = table.low + i * table.width
+    start = low + i * h
     x = delta - start
-    inside = start + table.unit * x
-    f_x = marginal.log_density(inside).exp()
+    inside = start + unit[1:4, None, None] * x
+    f_x = marginal.log_density(inside)[0].exp()
     g_x = (marginal.statistic(inside) - mean) * f_x
     F_kappa = partial.gather(0, i) + _lobatto(x, g[::3].gather(0, i), g_x[0], g_x[1], g_x[2])
-    return -F_kappa / f_x[2].clamp(min=torch.finfo(delta.dtype).tiny)
+    density = f_x[2].clamp(min=torch.finfo(delta.dtype).tiny)
+    return density / total, -F_kappa / density
 
 
 class _Angle(torch.autograd.Function):
@@ -174,31 +167,32 @@ class _Angle(torch.autograd.Function):
     @staticmethod
     def forward(
         uniform: Tensor, concentration: Tensor, dim: int, family: type[Marginal]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        eps = torch.finfo(uniform.dtype).eps
         marginal = family(concentration, dim)
-        delta, density = _quantile(marginal, uniform, dim)
+        delta = marginal.quantile(uniform.clamp(eps / 4, 1 - eps / 2))
         cos, sin, _ = marginal.angle(delta)
-        return cos, sin, delta, density
+        return cos, sin, delta
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _, concentration, ctx.dim, ctx.family = inputs
-        _, _, delta, density = output
-        ctx.mark_non_differentiable(delta, density)
-        ctx.save_for_backward(delta, density, concentration)
+        _, _, delta = output
+        ctx.mark_non_differentiable(delta)
+        ctx.save_for_backward(delta, concentration)
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_cos: Tensor, grad_sin: Tensor, *_: Tensor
+        ctx: Any, grad_cos: Tensor, grad_sin: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        delta, density, concentration = ctx.saved_tensors
+        delta, concentration = ctx.saved_tensors
         marginal = ctx.family(concentration, ctx.dim)
-        cos, sin, rate = marginal.angle(delta)
-        grad_x = (grad_sin * cos - grad_cos * sin) * rate
+        cos, sin, turn = marginal.angle(delta)
+        grad_x = (grad_sin * cos - grad_cos * sin) * turn
+        density, rate = _density_and_rate(marginal, delta)
         grad_uniform = grad_x / density if ctx.needs_input_grad[0] else None
-        grad_concentration = (grad_x * _rate(marginal, delta)).sum(0) if ctx.needs_input_grad[1] else None
-        return grad_uniform, grad_concentration, None, None
+        return grad_uniform, (grad_x * rate).sum(0), None, None
 
     @staticmethod
     def vmap(
@@ -212,7 +206,7 @@ class _Angle(torch.autograd.Function):
         u = fold_rows(uniform, in_dims[0], info.batch_size, 1)
         k = fold_rows(concentration, in_dims[1], info.batch_size, 0)
         out = _Angle.apply(u, k, dim, family)
-        return tuple(unfold_rows(x, info.batch_size, 1) for x in out), (1, 1, 1, 1)
+        return tuple(unfold_rows(x, info.batch_size, 1) for x in out), (1, 1, 1)
 
 
 def angle_quantile(
@@ -228,7 +222,7 @@ def angle_quantile(
             f"uniform must have a shape that ends in that of concentration, {tuple(concentration.shape)}, "
             f"but has shape {tuple(uniform.shape)}; expand one of the two"
         )
-    if uniform.dtype != concentration.dtype or uniform.dtype not in _TABLE:
+    if uniform.dtype != concentration.dtype or uniform.dtype not in _INVERT:
         raise TypeError(
             f"uniform and concentration must both be float32 or both float64, "
             f"but are {uniform.dtype} and {concentration.dtype}; cast them"

@@ -9,9 +9,14 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from spaceform.distributions._arguments import check_concentration, check_unit, parameters, unit_vector
-from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile
+from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile, tabulated_quantile
 from spaceform.distributions._sphere import covariance, place, variance, versine
 from spaceform.distributions.uniform import Shape, check_value
+
+
+def _log_to_x(log_cosh: Tensor) -> Tensor:
+    """The x ≥ 0 of log cosh x, without cancellation at either end."""
+    return log_cosh + (-torch.expm1(-2 * log_cosh)).sqrt().log1p()
 
 
 @final
@@ -25,36 +30,44 @@ class _AngleMarginal(Marginal):
     def __init__(self, concentration: Rows, dim: int) -> None:
         self.dim, self.a = dim, torch.full_like(concentration, dim - 2)
         self.b = 2 * concentration + (dim - 1)
-        self.sinh, self.cosh = (self.a / self.b).sqrt(), ((self.a + self.b) / self.b).sqrt()
-        self.mode = torch.asinh(self.sinh)
+        self.tanh = (self.a / (self.a + self.b)).sqrt()
+        self.mode = (self.a / self.b).sqrt().asinh()
 
     def reach(self, drop: float) -> tuple[Rows, Rows]:
-        y = drop / self.b
-        far = y + (-torch.expm1(-2 * y)).sqrt().log1p()  # ℓ ≤ −b log cosh δ = −drop
+        far = _log_to_x(drop / self.b)  # ℓ ≤ −b log cosh δ = −drop
         return -torch.minimum(self.mode, far), far
 
-    def _log_cosh(self, delta: Points) -> Points:
-        """The logarithm of cosh x / cosh x*."""
-        s, c = (delta / 2).sinh(), (delta / 2).cosh()
-        return (2 * s * (s + self.sinh / self.cosh * c)).log1p()
-
-    def log_density(self, delta: Points) -> Points:
+    def log_density(self, delta: Points) -> tuple[Points, Points]:
         """ℓ = a log(sinh x / sinh x*) − (a + b) log(cosh x / cosh x*)."""
-        s, c = (delta / 2).sinh(), (delta / 2).cosh()
-        log_cosh = (2 * s * (s + self.sinh / self.cosh * c)).log1p()
+        half = delta / 2
+        s, c = half.sinh(), half.cosh()
+        cosh = 2 * s * (s + self.tanh * c)  # cosh x / cosh x* − 1
         if self.dim == 2:
-            return -self.b * log_cosh
-        log_sinh = (2 * s * (s + self.cosh / self.sinh * c)).clamp(min=-1).log1p()
-        return self.a * log_sinh - (self.a + self.b) * log_cosh
+            x = delta.tanh()
+            return -self.b * cosh.log1p(), -self.b * x
+        sinh = (2 * s * (s + c / self.tanh)).clamp(min=-1)  # sinh x / sinh x* − 1
+        tanh = (self.tanh * (1 + sinh) / (1 + cosh)).clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
+        return (
+            self.a * sinh.log1p() - (self.a + self.b) * cosh.log1p(),
+            self.a / tanh - (self.a + self.b) * tanh,
+        )
 
     def statistic(self, delta: Points) -> Points:
         """T = log((1 + cos θ) / (1 + cos θ*)) = −2 log(cosh x / cosh x*)."""
-        return -2 * self._log_cosh(delta)
+        half = delta / 2
+        s, c = half.sinh(), half.cosh()
+        return -2 * (2 * s * (s + self.tanh * c)).log1p()
 
     def angle(self, delta: Points) -> tuple[Points, Points, Points]:
         x = self.mode + delta
         tanh, sech = x.tanh(), 1 / x.cosh()
         return 1 - 2 * tanh * tanh, 2 * tanh * sech, 2 * sech
+
+    def quantile(self, uniform: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
+        if self.dim != 3:
+            return tabulated_quantile(self, uniform)
+        # cos²(θ/2) = sech²x is the power 2/b of a uniform number
+        return _log_to_x((-uniform).log1p() / -self.b) - self.mode
 
 
 def power_spherical_angle(

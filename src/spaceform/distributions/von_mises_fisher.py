@@ -16,7 +16,7 @@ from spaceform.distributions._arguments import (
     parameters,
     unit_vector,
 )
-from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile
+from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile, tabulated_quantile
 from spaceform.distributions._peak import LogPeak, Shortfall
 from spaceform.distributions._sphere import covariance, place, variance, versine
 from spaceform.distributions.uniform import Shape, check_value
@@ -30,26 +30,32 @@ class _AngleMarginal(Marginal):
     def __init__(self, concentration: Rows, dim: int) -> None:
         k = concentration
         a = torch.full_like(k, dim - 2)
-        self.dim, self.a = dim, a
+        self.k, self.dim, self.a = k, dim, a
         if dim == 2:
             self.q, self.cos, self.sin = k, torch.ones_like(k), a
         else:
             self.q = (a + torch.hypot(2 * k, a)) / 2  # q = a + κ cos θ*
             self.cos, self.sin = k / self.q, (a / self.q).sqrt()
+            self.twice_cot = 2 * self.cos / self.sin
         self.mode = torch.atan2(self.sin, self.cos) / 2
 
     def reach(self, drop: float) -> tuple[Rows, Rows]:
         far = torch.asin((drop / (2 * self.q)).sqrt().clamp(max=1))  # 2q sin²δ = drop
         return -torch.minimum(self.mode, far), torch.minimum(pi / 2 - self.mode, far)
 
-    def log_density(self, delta: Points) -> Points:
+    def log_density(self, delta: Points) -> tuple[Points, Points]:
         """ℓ = −2q sin²δ + a (log(1+w) − w), 1 + w = sin θ / sin θ*: the linear terms cancel exactly."""
-        s = delta.sin()
-        s2 = s * s
+        s, c = delta.sin(), delta.cos()
+        s2, sc = s * s, s * c
         if self.dim == 2:
-            return -2 * self.q * s2
-        w = (s * delta.cos() * (2 * self.cos / self.sin)).sub(s2, alpha=2).clamp(min=-1)
-        return torch.addcmul(self.a * (w.log1p() - w), self.q, s2, value=-2)
+            return -2 * self.q * s2, -4 * self.q * sc
+        w = (sc * self.twice_cot).sub(s2, alpha=2).clamp(min=-1)
+        sin = torch.addcmul(self.sin, w, self.sin).clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
+        cos = self.cos - 2 * (self.cos * s2 + self.sin * sc)
+        return (
+            torch.addcmul(self.a * (w.log1p() - w), self.q, s2, value=-2),
+            2 * (self.a * cos / sin - self.k * sin),
+        )
 
     def statistic(self, delta: Points) -> Points:
         """T = cos θ − cos θ*."""
@@ -57,8 +63,16 @@ class _AngleMarginal(Marginal):
         return -2 * s * (self.cos * s + self.sin * delta.cos())
 
     def angle(self, delta: Points) -> tuple[Points, Points, float]:
-        s, c = (2 * delta).sin(), (2 * delta).cos()
+        twice = delta + delta
+        s, c = twice.sin(), twice.cos()
         return self.cos * c - self.sin * s, (self.sin * c + self.cos * s).clamp(min=0), 2.0
+
+    def quantile(self, uniform: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
+        if self.dim != 3:
+            return tabulated_quantile(self, uniform)
+        k = self.k.clamp(min=torch.finfo(self.k.dtype).tiny)
+        y = (uniform * torch.expm1(-2 * k)).log1p() / (-2 * k)  # sin²(θ/2), exponential on [0, 1]
+        return y.sqrt().asin() - self.mode
 
 
 def von_mises_fisher_angle(
