@@ -279,3 +279,18 @@ def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> N
     frame = page.evaluate("""() => { const began = performance.now();
         for (const cloud of viewers[0].clouds) cloud.draw(); return performance.now() - began; }""")
     assert frame < 1000
+
+
+def test_many_classes_are_found_by_name_and_absent_ones_not_listed(tmp_path, make_study, opened) -> None:
+    classes = [f"bird {i}" for i in range(60)]
+    make_study(tmp_path / "s", heads=("cosine",), classes=classes, labels=np.arange(300) % 30, dim=4)
+    path = tmp_path / "report.html"
+    path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
+    page = opened(path=path)
+    chips = page.locator(".classes .chip")
+    assert chips.count() == 30
+    page.locator("input[type=search]").fill("bird 2")
+    assert chips.all_inner_texts() == ["bird 2", *(f"bird {i}" for i in range(20, 30))]
+    chips.first.click()
+    page.locator("input[type=search]").fill("")
+    assert chips.nth(2).get_attribute("aria-pressed") == "false"

@@ -55,7 +55,7 @@ def render(contents: Contents) -> str:
         title=_title(contents),
         headline=_headline(contents.parts),
         facts=_facts(contents),
-        notes=contents.collection.notes,
+        notes=_notes(contents),
         groups=parts,
         tables=contents.tables,
         compared=any(column.title == "paper" for table in contents.tables for column in table.columns),
@@ -156,6 +156,13 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
     if made.get("date"):
         facts.append(("", str(made["date"])))
     return facts
+
+
+def _notes(contents: Contents) -> list[str]:
+    """What a reader must know first: what cannot be read, what was shortened, what the data lacks."""
+    plans = [plan.get("notes", {}) for plan in contents.collection.plans]
+    told = [str(notes[name]) for notes in plans for name in ("shortened", "data_note") if notes.get(name)]
+    return [*contents.collection.notes, *told]
 
 
 def _environments(contents: Contents) -> list[dict[str, Any]]:
@@ -355,7 +362,7 @@ def _viewer(part: Part) -> dict[str, Any] | None:
         }
     return {
         "heads": heads,
-        "classes": len(first.classes),
+        "classes": len(np.unique(first.labels[pick])),
         "json": script_json(data),
         "sheet": None if thumbnails is None else Markup(thumbnails.image.base64),
         "shown": len(pick),

@@ -326,9 +326,14 @@ def _scatter(
                 label=display(label),
                 zorder=3,
             )
-        if diagonal:
-            axes.axline((0, 0), slope=1, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
         axes.margins(0.12)
+        if diagonal:
+            low, high = (
+                min(axes.get_xlim()[0], axes.get_ylim()[0]),
+                max(axes.get_xlim()[1], axes.get_ylim()[1]),
+            )
+            axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+            axes.set(xlim=(low, high), ylim=(low, high))
         axes.set(xlabel=xlabel, ylabel=ylabel)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(5))

@@ -278,32 +278,37 @@ class Viewer {
 
   classes() {
     const box = this.root.querySelector(".classes"), { classes } = this.data;
-    this.swatches = [];
-    this.chips = classes.map((name, i) => {
-      const chip = document.createElement("button"), canvas = document.createElement("canvas"), text = document.createElement("span");
+    const present = [...new Set(this.labels)].sort((a, b) => a - b); // a test split need not hold every class
+    const most = 200; // chips on the page at once; the others are found by name
+    this.swatches = new Map();
+    this.chips = new Map();
+    const chipOf = i => {
+      const name = classes[i], chip = document.createElement("button"), canvas = document.createElement("canvas"), text = document.createElement("span");
       chip.type = "button";
       chip.className = "chip";
-      chip.setAttribute("aria-pressed", "true");
+      chip.setAttribute("aria-pressed", String(this.on[i] === 1));
       chip.title = `${name}: click to hide or show, double-click to show it alone`;
       text.textContent = name;
       chip.append(canvas, text);
       this.swatch(canvas, i);
-      this.swatches.push(canvas);
+      this.swatches.set(i, canvas);
+      this.chips.set(i, chip);
       chip.addEventListener("click", () => this.toggle(i, !this.on[i]));
       chip.addEventListener("dblclick", () => this.only(k => k === i));
-      box.append(chip);
       return chip;
-    });
+    };
+    const show = wanted => {
+      const found = present.filter(i => classes[i].toLowerCase().includes(wanted)).slice(0, most);
+      box.replaceChildren(...found.map(i => this.chips.get(i) || chipOf(i)));
+    };
+    show("");
     const find = this.root.querySelector("input[type=search]");
-    if (find) find.addEventListener("input", () => {
-      const wanted = find.value.trim().toLowerCase();
-      this.chips.forEach((chip, i) => { chip.hidden = !classes[i].toLowerCase().includes(wanted); });
-    });
+    if (find) find.addEventListener("input", () => show(find.value.trim().toLowerCase()));
   }
 
   toggle(i, on) {
     this.on[i] = on ? 1 : 0;
-    this.chips[i].setAttribute("aria-pressed", String(Boolean(on)));
+    if (this.chips.has(i)) this.chips.get(i).setAttribute("aria-pressed", String(Boolean(on)));
     this.invalidate();
   }
 
