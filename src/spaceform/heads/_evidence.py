@@ -6,7 +6,6 @@ Measured for n = 2 .. 2048 against float64: values within 5e-7 × (1 + |value|),
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple, final
@@ -20,22 +19,37 @@ from torch import Tensor
 from spaceform.special import bounds, exact
 from spaceform.special.table import table
 
-Evidence = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-"""From k² − ‖w̃_j‖² to log C(‖w̃_j‖) − log C(k), A(k)/k, and A(‖w̃_j‖)/‖w̃_j‖ (broadcast)."""
+
+class Evidence(ABC):
+    """The terms of given classes as functions of k² − ‖w̃_j‖², classes last; the argument is consumed."""
+
+    @abstractmethod
+    def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The terms log C(‖w̃_j‖) − log C(k), A(k)/k, and A(‖w̃_j‖)/‖w̃_j‖ (broadcast)."""
+
+    def log(self, shift: Tensor) -> Tensor:
+        """The first alone."""
+        return self(shift)[0]
 
 
 class Law(ABC):
     """How C and A of vMF class weights are evaluated; order is n/2 − 1."""
 
     @abstractmethod
-    def evidence(self, square: Float[Tensor, " classes"], order: float) -> Evidence:
-        """The evidence of classes with these ‖w̃_j‖², the last axis of its argument, which is consumed."""
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+        """The evidence of classes with these ‖w̃_j‖²."""
 
     @abstractmethod
-    def target(
+    def target_ratio(
         self, norm: Float[Tensor, " batch"], dot: Float[Tensor, " batch"], order: float
-    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-        """A(κ)/κ and A′(κ) of E[w_y], at κ = norm and for this w̃_y·μ."""
+    ) -> Float[Tensor, " batch"]:
+        """A(κ)/κ of E[w_y], at κ = norm and for this w̃_y·μ."""
+
+    @abstractmethod
+    def target_slope(
+        self, norm: Float[Tensor, " batch"], dot: Float[Tensor, " batch"], order: float
+    ) -> Float[Tensor, " batch"]:
+        """A′(κ) of the same."""
 
 
 @final
@@ -45,15 +59,29 @@ class SpecialLaw(Law):
     def __init__(self, module: ModuleType) -> None:
         self.module = module
 
-    def evidence(self, square: Float[Tensor, " classes"], order: float) -> Evidence:
-        in_place = square.dtype == torch.float32 and square.device.type == "cpu"
-        if self.module is exact and in_place and not torch.compiler.is_compiling():
-            return _InPlace(square, order)
-        ratio = self.module.weight(square, order)
-        return lambda shift: (*self.module.difference_and_weight(square, shift, order), ratio)
+    def _in_place(self, x: Tensor) -> bool:
+        plain = type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
+        return self.module is exact and plain and not torch.compiler.is_compiling()
 
-    def target(self, norm: Tensor, dot: Tensor, order: float) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        return self.module.weight(norm.square(), order), self.module.slope(norm, order)
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+        return _InPlace(square, order) if self._in_place(square) else _Special(self.module, square, order)
+
+    def target_ratio(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:  # noqa: ARG002
+        if self._in_place(norm):
+            fit = _fit(order)
+            s = (norm * norm).add_(fit.a**2).sqrt_()
+            return _horner(fit.r, fit.argument(s)).div_(s.add_(fit.a))
+        ratio: Tensor = self.module.weight(norm.square(), order)
+        return ratio
+
+    def target_slope(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:  # noqa: ARG002
+        if self._in_place(norm):
+            fit = _fit(order)
+            s = (norm * norm).add_(fit.a**2).sqrt_()
+            p = fit.argument(s)
+            return _horner(fit.q, p).mul_(p.add_(fit.center)).div_(s.add_(fit.a))
+        slope: Tensor = self.module.slope(norm, order)
+        return slope
 
 
 @final
@@ -65,50 +93,77 @@ class UpperLaw(Law):
     at most −g ŵ·μ if ŵ·μ > 0, −h ŵ·μ if not.
     """
 
-    def evidence(self, square: Float[Tensor, " classes"], order: float) -> Evidence:
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+        return _Upper(square, order + 0.5)
+
+    def target_ratio(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:
         e = order + 0.5
+        return 1 / (_upper_scale(norm, dot, e)[1] + e)
 
-        def evaluate(shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            scale = torch.where(shift >= 0, e**2, (e + 1) ** 2).to(shift.dtype)
-            s1 = (square + scale).sqrt()
-            s2 = (square + scale + shift).clamp_min(e**2).sqrt()
-            step = shift / (s1 + s2)
-            log = (step / (s1 + e)).clamp_min(torch.finfo(step.dtype).eps - 1).log1p()
-            return step - e * log, 1 / (s2 + e), 1 / (s1 + e)
-
-        return evaluate
-
-    def target(self, norm: Tensor, dot: Tensor, order: float) -> tuple[Tensor, Tensor]:
+    def target_slope(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:
         e = order + 0.5
-        scale = torch.where(dot > 0, (e + 1) ** 2, e**2).to(norm.dtype)
-        s = (norm.square() + scale).sqrt()
-        return 1 / (s + e), (e * s + scale) / (s * (s + e).square())
+        scale, s = _upper_scale(norm, dot, e)
+        return (e * s + scale) / (s * (s + e).square())
+
+
+def _upper_scale(norm: Tensor, dot: Tensor, e: float) -> tuple[Tensor, Tensor]:
+    scale = torch.where(dot > 0, (e + 1) ** 2, e**2).to(norm.dtype)
+    return scale, (norm.square() + scale).sqrt()
 
 
 LAWS: dict[str, Law] = {"exact": SpecialLaw(exact), "bounds": SpecialLaw(bounds), "upper": UpperLaw()}
 
 
-class _InPlace:
-    def __init__(self, square: Tensor, order: float) -> None:
-        fit = _fit(order)
-        self.a, self.center, self.power = fit.a, fit.center, order + 0.5
-        self.g, self.r = (torch.tensor(c, dtype=square.dtype).unbind() for c in (fit.g, fit.r))
-        self.first = square + fit.a**2
-        self.s1 = self.first.sqrt()
-        self.log_scale = (self.s1 + fit.a).reciprocal_()
-        p = fit.a / self.s1 - fit.center
-        self.g1, self.ratio = _horner(self.g, p), _horner(self.r, p).mul_(self.log_scale)
+@final
+class _Special(Evidence):
+    def __init__(self, module: ModuleType, square: Tensor, order: float) -> None:
+        self.module, self.square, self.order = module, square, order
+        self.ratio = module.weight(square, order)
 
     def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        s2 = (shift + self.first).clamp_min_(self.a**2).sqrt_()
+        return (*self.module.difference_and_weight(self.square, shift, self.order), self.ratio)
+
+
+@final
+class _Upper(Evidence):
+    def __init__(self, square: Tensor, e: float) -> None:
+        self.square, self.e = square, e
+
+    def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        e = self.e
+        scale = torch.where(shift >= 0, e**2, (e + 1) ** 2).to(shift.dtype)
+        s1 = (self.square + scale).sqrt()
+        s2 = (self.square + scale + shift).clamp_min(e**2).sqrt()
+        step = shift / (s1 + s2)
+        log = (step / (s1 + e)).clamp_min(torch.finfo(step.dtype).eps - 1).log1p()
+        return step - e * log, 1 / (s2 + e), 1 / (s1 + e)
+
+
+@final
+class _InPlace(Evidence):
+    def __init__(self, square: Tensor, order: float) -> None:
+        self.fit, self.power = _fit(order), order + 0.5
+        a = self.fit.a
+        self.first = square + a**2
+        self.s1 = self.first.sqrt()
+        self.log_scale = (self.s1 + a).reciprocal_()
+        p = self.fit.argument(self.s1)
+        self.g1, self.ratio = _horner(self.fit.g, p), _horner(self.fit.r, p).mul_(self.log_scale)
+
+    def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        value, s2, p = self._value(shift)
+        return value, _horner(self.fit.r, p).div_(s2.add_(self.fit.a)), self.ratio
+
+    def log(self, shift: Tensor) -> Tensor:
+        return self._value(shift)[0]
+
+    def _value(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        s2 = (shift + self.first).clamp_min_(self.fit.a**2).sqrt_()
         step = shift.div_(s2 + self.s1)  # s₂ − s₁ without cancellation
-        p = s2.reciprocal().mul_(self.a)
-        if self.center:
-            p.sub_(self.center)
-        value = _horner(self.g, p).sub_(self.g1).add_(step)
+        p = self.fit.argument(s2)
+        value = _horner(self.fit.g, p).sub_(self.g1).add_(step)
         log = step.mul_(self.log_scale).clamp_min_(torch.finfo(step.dtype).eps - 1).log1p_()
-        value.sub_(log, alpha=self.power)
-        return value, _horner(self.r, p).div_(s2.add_(self.a)), self.ratio
+        return value.sub_(log, alpha=self.power), s2, p
 
 
 def _horner(coefficients: tuple[Tensor, ...], p: Tensor) -> Tensor:
@@ -119,15 +174,22 @@ def _horner(coefficients: tuple[Tensor, ...], p: Tensor) -> Tensor:
 
 
 class _Fit(NamedTuple):
-    """log F = (s − a) − (v + ½) log((s + a)/2a) + g and A/κ = r/(s + a), s = √(a² + κ²).
+    """log F = (s − a) − (v + ½) log((s + a)/2a) + g, A/κ = r/(s + a) and A′ = q p/(s + a), s = √(a² + κ²).
 
-    The polynomials are in a/s − center, highest power first.
+    The polynomials are in p − center, p = a/s, highest power first; coefficients are tensors of no dimension.
     """
 
     a: float
+    numerator: Tensor
     center: float
-    g: tuple[float, ...]
-    r: tuple[float, ...]
+    g: tuple[Tensor, ...]
+    r: tuple[Tensor, ...]
+    q: tuple[Tensor, ...]
+
+    def argument(self, s: Tensor) -> Tensor:
+        """The polynomials' argument p − center, new."""
+        p = torch.div(self.numerator, s)
+        return p.sub_(self.center) if self.center else p
 
 
 @cache
@@ -136,8 +198,15 @@ def _fit(order: float) -> _Fit:
     # Powers of p are well conditioned while the degree is small; else they are taken about the middle.
     center = 0.0 if order >= 7 else 0.5
     p = (1 + np.cos(np.pi * (np.arange(64) + 0.5) / 64)) / 2
-    g = Polynomial(tb.h)(2 * p - 1) * (1 - p)
-    return _Fit(tb.a, center, _economised(p, g, center), _economised(p, Polynomial(tb.r)(2 * p - 1), center))
+    h, *others = (Polynomial(c)(2 * p - 1) for c in (tb.h, tb.r, tb.q))
+    # What is kept between calls must not belong to a mode that is on during this one.
+    with torch.inference_mode(False):
+        numerator = torch.tensor(tb.a, dtype=torch.float32, device="cpu")
+        g, r, q = (
+            torch.tensor(_economised(p, f, center), dtype=torch.float32, device="cpu").unbind()
+            for f in (h * (1 - p), *others)
+        )
+    return _Fit(tb.a, numerator, center, g, r, q)
 
 
 def _economised(p: np.ndarray, f: np.ndarray, center: float) -> tuple[float, ...]:

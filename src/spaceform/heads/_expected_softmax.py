@@ -11,7 +11,8 @@ the place of the products, one block of examples after the other while it is in 
 the examples have equal weight in the end. Streamed over the class axis, K is computed in the backward pass.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Integer
@@ -25,7 +26,7 @@ from spaceform.heads.base import no_autocast
 _BLOCK = 2**16
 # Up to 128 MiB (float32) of mixtures are kept for the backward pass; beyond, the class axis is streamed.
 _KEPT = 2**25
-_CHUNK = 2**21
+_CHUNK = 2**22
 
 
 def tangents(
@@ -92,29 +93,43 @@ def _shift(mixed: Tensor, products: Tensor, beta: Tensor) -> Float[Tensor, "batc
     return torch.baddbmm(beta * beta, mixed * (2 * beta), products)
 
 
+def _logsumexp(x: Tensor) -> Tensor:
+    """Over the last axis, in place."""
+    top = x.amax(-1, keepdim=True)
+    return x.sub_(top).exp_().sum(-1).log_().add_(top[..., 0])
+
+
 def _share(p: Tensor, ratio: Tensor) -> Float[Tensor, "batch classes"]:
     """Σ_s p_s A(‖w̃‖)/‖w̃‖, where the ratio is a number per class or one per term."""
     return p.sum(1).mul_(ratio) if ratio.ndim == 1 else (p * ratio).sum(1)
 
 
-class _Target:
+class _Target(NamedTuple):
     """The term −β E[w_y]·E[z] = −β A(‖w̃‖)/‖w̃‖ · length · w̃_y·μ."""
 
-    def __init__(self, w_y: Tensor, mu: Tensor, length: Tensor, law: Law, order: float) -> None:
-        self.w_y, self.mu, self.length = w_y, mu, length
-        self.dot = torch.linalg.vecdot(w_y, mu)
-        self.norm = torch.linalg.vector_norm(w_y, dim=1)
-        self.ratio, self.slope = law.target(self.norm, self.dot, order)
+    w_y: Tensor
+    mu: Tensor
+    length: Tensor
+    norm: Tensor
+    dot: Tensor
+    ratio: Tensor
 
     @property
     def value(self) -> Tensor:
         return self.ratio * self.length * self.dot
 
-    def weight_gradient(self) -> Tensor:
+    def weight_gradient(self, law: Law, order: float) -> Tensor:
         """d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length."""
         inverse = 1 / self.norm.clamp_min(torch.finfo(self.norm.dtype).tiny ** 0.5)
-        along = (self.slope - self.ratio) * self.dot * inverse * inverse
+        slope = law.target_slope(self.norm, self.dot, order)
+        along = (slope - self.ratio) * self.dot * inverse * inverse
         return self.length[:, None] * (self.ratio[:, None] * self.mu + along[:, None] * self.w_y)
+
+
+def _target(weight: Tensor, y: Tensor, mu: Tensor, length: Tensor, law: Law, order: float) -> _Target:
+    w_y = weight[y]
+    dot, norm = torch.linalg.vecdot(w_y, mu), torch.linalg.vector_norm(w_y, dim=1)
+    return _Target(w_y, mu, length, norm, dot, law.target_ratio(norm, dot, order))
 
 
 def _finish(
@@ -170,9 +185,10 @@ class _Kept(torch.autograd.Function):
         rows = torch.cat([mu[:, None], v], 1)
         products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
         square = torch.linalg.vector_norm(weight, dim=1).square()
-        target = _Target(weight[y], mu, length, law, order)
+        target = _target(weight, y, mu, length, law, order)
 
-        evidence = law.evidence(square, order)
+        # Rows shorter than a vector register or two are not worth a loop of their own.
+        evidence = law.evidence(square.expand(draws, -1).contiguous() if classes < 64 else square, order)
         logs, own, q_rows, q_sum = [], [], [], []
         for b in _blocks(batch, draws * classes):
             U = products[b]
@@ -194,7 +210,21 @@ class _Kept(torch.autograd.Function):
             q_r = torch.cat(q_rows)
             q_mu, q_v = q_r[..., 0], (q_r[..., 1:] * sides).sum(2)
             ctx.save_for_backward(
-                rows, products, torch.cat(own), q_mu, q_v, torch.cat(q_sum), cos, sin, length, weight, beta, y
+                *(
+                    rows,
+                    products,
+                    torch.cat(own),
+                    q_mu,
+                    q_v,
+                    torch.cat(q_sum),
+                    cos,
+                    sin,
+                    length,
+                    weight,
+                    beta,
+                    y,
+                ),
+                *target[3:],
             )
             ctx.law = law
         return torch.cat(logs) - beta * target.value
@@ -207,18 +237,18 @@ class _Kept(torch.autograd.Function):
 
 
 def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
+    rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y, *known = ctx.saved_tensors
     dim = rows.shape[2]
     mu, v = rows[:, 0], rows[:, 1:]
     sides = _sides(cos.shape[1], v.shape[1], cos)
-    target = _Target(weight[y], mu, length, ctx.law, dim / 2 - 1)
+    target = _Target(weight[y], mu, length, *known)
     others = _finish(grad, beta, target, K[:, 0] @ weight, q_mu, q_v, q_sum, cos, sin, v, sides)
     d_weight = None
     if ctx.needs_input_grad[4]:
         scaled = beta * grad
         d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
         d_weight.addcmul_((grad @ own)[:, None], weight)
-        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(ctx.law, dim / 2 - 1), alpha=-1)
     return *others[:4], d_weight, others[4], None, None, None
 
 
@@ -249,13 +279,13 @@ class _Streamed(torch.autograd.Function):
             evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), order)
             products = (rows.view(-1, dim) @ w.T).view(batch, 1 + pairs, len(w))
             part = [
-                evidence(_shift(mixed[b], products[b], beta))[0].logsumexp(2)
+                _logsumexp(evidence.log(_shift(mixed[b], products[b], beta)))
                 for b in _blocks(batch, draws * len(w))
             ]
             log_sum = torch.logaddexp(log_sum, torch.cat(part))
         ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y)
         ctx.law, ctx.chunk = law, chunk
-        return log_sum.mean(1) - beta * _Target(weight[y], mu, length, law, order).value
+        return log_sum.mean(1) - beta * _target(weight, y, mu, length, law, order).value
 
     @staticmethod
     @once_differentiable
@@ -272,7 +302,8 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     mu, v = rows[:, 0], rows[:, 1:]
     sides = _sides(draws, v.shape[1], cos)
     mixed = _mixtures(cos, sin, sides)
-    target = _Target(weight[y], mu, length, law, order)
+    target = _target(weight, y, mu, length, law, order)
+    log_sum = log_sum + math.log(draws)
     scaled = beta * grad
     scaled_rows = (scaled[:, None, None] * rows).view(-1, dim)
     d_weight = torch.empty_like(weight) if ctx.needs_input_grad[4] else None
@@ -287,7 +318,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         for b in _blocks(batch, draws * len(w)):
             U = products[b]
             q, A, A_w = evidence(_shift(mixed[b], U, beta))
-            q.sub_(log_sum[b][..., None]).exp_().div_(draws)
+            q.sub_(log_sum[b][..., None]).exp_()
             share = _share(q, A_w)
             q.mul_(A)
             q_rows[b] += torch.bmm(q, U.mT)
@@ -301,7 +332,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
             d_w.addcmul_(own[:, None], w)
     if d_weight is not None:
-        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(), alpha=-1)
+        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(law, order), alpha=-1)
     q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
     others = _finish(grad, beta, target, carried, q_mu, q_v, q_sum, cos, sin, v, sides)
     return *others[:4], d_weight, others[4], None, None, None, None

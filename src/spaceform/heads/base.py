@@ -221,9 +221,7 @@ def _values_readable(x: Tensor) -> bool:
 
 
 def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
+    """Leaves autocast, if it is on: reductions need float32."""
     device = z.device.type
-    return (
-        torch.autocast(device, enabled=False)
-        if torch.is_autocast_enabled(device)
-        else contextlib.nullcontext()
-    )
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else contextlib.nullcontext()
