@@ -230,11 +230,20 @@ def test_dark_by_preference_and_by_button(opened) -> None:
 
     assert brightness() < 40
     dark_ink = ink()
+    page.emulate_media(media="print")
+    assert brightness() == 255
+    page.emulate_media(media="screen")
+    assert brightness() < 40
     page.locator("#theme").click()
     assert brightness() > 220
     assert ink() != dark_ink
-    page.emulate_media(media="print")
-    assert brightness() == 255
+    page.locator("#theme").click()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert brightness() > 220
+    assert page.evaluate("viewers[0].paper") == [255, 255, 255]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert ink() == dark_ink
+    assert page.evaluate("viewers[0].paper") != [255, 255, 255]
 
 
 @pytest.mark.parametrize("width", [320, 390, 768])

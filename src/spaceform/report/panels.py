@@ -89,7 +89,7 @@ def _reliability(record: Record) -> Draw:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(5))
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.legend(loc="lower right", handlelength=1, borderaxespad=0.2)
+        axes.legend(loc="best", handlelength=1, borderaxespad=0.2)
 
     return draw
 

@@ -55,7 +55,17 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 openTarget();
-addEventListener("beforeprint", () => document.querySelectorAll("details.evidence").forEach(fold => { fold.open = true; }));
+let beforePaper; // paper is white: print in the light theme, then go back
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details.evidence").forEach(fold => { fold.open = true; });
+  beforePaper = root.dataset.theme;
+  root.dataset.theme = "light";
+  for (const viewer of viewers) viewer.print();
+});
+addEventListener("afterprint", () => {
+  if (beforePaper) root.dataset.theme = beforePaper; else delete root.dataset.theme;
+  retheme();
+});
 retheme();
 requestAnimationFrame(() => setTimeout(() => { // the words first, then the points
   document.querySelectorAll("[data-viewer]").forEach(part => viewers.push(new Viewer(part)));

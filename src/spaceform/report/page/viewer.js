@@ -237,7 +237,6 @@ class Viewer {
     }, { rootMargin: "300px" });
     const sized = new ResizeObserver(() => this.invalidate());
     for (const cloud of this.clouds) { this.listen(cloud); watch.observe(cloud.canvas); sized.observe(cloud.canvas); }
-    addEventListener("beforeprint", () => { for (const cloud of this.clouds) if (cloud.shown) cloud.draw(); });
     root.dataset.ready = "yes";
   }
 
@@ -263,6 +262,8 @@ class Viewer {
       for (const cloud of this.clouds) if (cloud.dirty && cloud.shown && cloud.near) cloud.draw();
     });
   }
+
+  print() { this.theme(); for (const cloud of this.clouds) if (cloud.shown) cloud.draw(); }
 
   swatch(canvas, label) {
     canvas.width = canvas.height = 24;
