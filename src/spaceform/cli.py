@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from spaceform import cli_study
+from spaceform import cli_model, cli_study
 from spaceform._version import __version__
 from spaceform.errors import exit_code, sentence
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 cli_study.register(app)
+cli_model.register(app)
 
 Settings = Annotated[
     list[str] | None,
@@ -175,6 +176,9 @@ def _brief(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
+_STOPPED = "stopped; the same command goes on from the last checkpoint"
+
+
 def main() -> NoReturn:
     """Run a command; an error is one sentence on stderr, with its traceback only under --debug."""
     debug = "--debug" in sys.argv or bool(os.environ.get("SPACEFORM_DEBUG"))
@@ -184,7 +188,11 @@ def main() -> NoReturn:
     try:
         app(arguments, standalone_mode=True)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint", 130)
+        _fail(_STOPPED, 130)
+    except SystemExit as ended:
+        if ended.code == 130:  # typer turns an interrupt into this, without a word
+            _fail(_STOPPED, 130)
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,0 +1,19 @@
+"""`python -m spaceform`, and the command `spaceform`: where the extra is missing, which one to install."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from spaceform.cli import main as run
+    except ModuleNotFoundError as error:
+        from spaceform.errors import exit_code, sentence
+
+        print(f"error: {sentence(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What a run says about new data, as a table: classes, calibrated probabilities, confidence, embeddings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spaceform import data
+from spaceform.data.folder import EXTENSIONS
+from spaceform.export import graph
+from spaceform.run import Inputs, Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_ARRAYS = (".npz", ".npy", ".parquet")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One row an item, in the order of `items`."""
+
+    items: tuple[str, ...]
+    """Paths of images, or row numbers of an array."""
+    classes: tuple[str, ...]
+    probabilities: Float[Tensor, "items classes"]
+    confidence: Float[Tensor, " items"]
+    embedding: Float[Tensor, "items dim"]
+
+    def table(self, *, top: int = 1, reject: float | None = None) -> "DataFrame":
+        """Columns item, class, probability, confidence; `class_2`, `probability_2`, … up to `top`.
+
+        With `reject`, a column `reject` is true where the probability is below it: send these to a human. As
+        the probabilities are calibrated, what is kept is right at least that often, on data like that of the
+        run's validation split.
+        """
+        import pandas as pd
+
+        if top < 1:
+            raise ValueError(f"top must be at least 1, got {top}")
+        if reject is not None and not 0 <= reject <= 1:
+            raise ValueError(f"reject must be a probability between 0 and 1, got {reject}")
+        p, j = self.probabilities.topk(min(top, len(self.classes)), dim=1)
+        names = np.array(self.classes, dtype=object)[j.numpy()].reshape(p.shape)
+        columns = {
+            "item": list(self.items),
+            "class": names[:, 0],
+            "probability": p[:, 0].numpy(),
+            "confidence": self.confidence.numpy(),
+        }
+        if reject is not None:
+            columns["reject"] = p[:, 0].numpy() < reject
+        for k in range(1, p.shape[1]):
+            columns |= {f"class_{k + 1}": names[:, k], f"probability_{k + 1}": p[:, k].numpy()}
+        return pd.DataFrame(columns)
+
+
+@torch.inference_mode()
+def predict(
+    run: Run, sources: Sequence[str | Path], *, calibrator: str | None = "auto", batch_size: int = 256
+) -> Prediction:
+    """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet) with a run.
+
+    `calibrator` is one of the run's, None, or "auto": its temperature where the run was evaluated, else none.
+    Probabilities are those of the exported graph: for stochastic heads, from fixed draws.
+    """
+    chosen = calibrator
+    if calibrator == "auto":
+        chosen = "temperature" if "temperature" in run.calibrators else None
+    module = graph(run, calibrator=chosen)
+    items, inputs = read(sources)
+    if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
+        inputs = _small_images(inputs, run.input_shape)
+    if isinstance(inputs, list) and run.how is None:
+        raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
+    z = run.embed(inputs, batch_size=batch_size).cpu().float()
+    confidence = module.head.confidence(z)
+    probabilities = torch.cat(
+        [
+            module.calibrate(module.logits(part), sure)
+            for part, sure in zip(z.split(batch_size), confidence.split(batch_size), strict=True)
+        ]
+    )
+    return Prediction(items, run.classes, probabilities, confidence, z)
+
+
+def read(sources: Sequence[str | Path]) -> tuple[tuple[str, ...], Inputs]:
+    """Names and inputs: one array, or the images that are named or lie anywhere in the named folders."""
+    paths = [Path(source) for source in sources]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    arrays = [path for path in paths if path.suffix in _ARRAYS]
+    if arrays and len(paths) > 1:
+        raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
+    if arrays:
+        x = _array(arrays[0])
+        return tuple(str(i) for i in range(len(x))), x
+    images = [image for path in paths for image in _images(path)]
+    if not images:
+        raise ValueError(f"there is no image in {', '.join(map(str, paths))}; known are {sorted(EXTENSIONS)}")
+    return tuple(map(str, images)), images
+
+
+def _images(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+
+
+def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Images of the size that the run was trained on, as (items, channels, height, width)."""
+    channels, height, width = shape
+    decoded = []
+    for path in paths:
+        image = data.photos.decode(path).convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            raise ValueError(
+                f"{path} has {image.width}x{image.height} pixels, but this run takes {width}x{height}; "
+                "resize it"
+            )
+        decoded.append(np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1))
+    return np.stack(decoded)
+
+
+def _array(path: Path) -> NDArray[np.generic]:
+    if path.suffix == ".parquet":
+        loaded = data.features.load_features(path).inputs
+        assert isinstance(loaded, Tensor)
+        return loaded.numpy()
+    try:
+        found = np.load(path, allow_pickle=False)
+        x = found if isinstance(found, np.ndarray) else found["X"]
+    except KeyError:
+        raise ValueError(f"{path} has no array 'X'; save the inputs by np.savez(file, X=X)") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as arrays ({error})") from None
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def write_table(frame: "DataFrame", path: Path) -> None:
+    """CSV or Parquet, by the ending of the name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match path.suffix:
+        case ".csv":
+            frame.to_csv(path, index=False)
+        case ".parquet":
+            frame.to_parquet(path, index=False)
+        case _:
+            raise ValueError(f"the output must end in .csv or .parquet, got {str(path)!r}")
+
+
+def write_embeddings(prediction: Prediction, path: Path) -> None:
+    """`embedding`, `confidence` and `item`: arrays of an .npz, or columns of a Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    z, confidence = prediction.embedding.numpy(), prediction.confidence.numpy()
+    match path.suffix:
+        case ".npz":
+            np.savez(path, embedding=z, confidence=confidence, item=np.array(prediction.items))
+        case ".parquet":
+            import pandas as pd
+
+            columns = {"item": list(prediction.items), "embedding": list(z), "confidence": confidence}
+            pd.DataFrame(columns).to_parquet(path, index=False)
+        case _:
+            raise ValueError(f"the output must end in .npz or .parquet, got {str(path)!r}")

@@ -1,0 +1,143 @@
+"""The wheel, the source archive, and the package beside which nothing but its core is installed."""
+
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAB = (
+    *(
+        "lightning_fabric",
+        "lightning",
+        "timm",
+        "torchvision",
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "pydantic",
+        "typer",
+    ),
+    *(
+        "rich",
+        "optuna",
+        "pooch",
+        "tqdm",
+        "matplotlib",
+        "plotly",
+        "jinja2",
+        "safetensors",
+        "PIL",
+        "scipy",
+        "ray",
+    ),
+    *("onnx", "onnxruntime", "onnxscript", "beartype"),
+)
+BLOCKER = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {LAB!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def python(code: str, *, path: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("build", reason="pip install build")
+    pytest.importorskip("hatchling", reason="pip install hatchling: the build needs no network then")
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_the_archives_hold_the_package_and_nothing_private(archives: Path) -> None:
+    (wheel,) = archives.glob("*.whl")
+    (source,) = archives.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as found:
+        names = found.namelist()
+        metadata = found.read(next(n for n in names if n.endswith("METADATA"))).decode()
+    assert {"spaceform/py.typed", "spaceform/recipes/paper.toml", "spaceform/cli.py"} <= set(names)
+    assert all(n.startswith(("spaceform/", "spaceform-")) for n in names)
+    required = [
+        line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line
+    ]
+    assert sorted(line.split()[1].partition(">")[0] for line in required) == ["jaxtyping", "numpy", "torch"]
+    with tarfile.open(source) as found:
+        inside = {name.partition("/")[2] for name in found.getnames()}
+    assert {"src/spaceform/__init__.py", "LICENSE", "README.md", "pyproject.toml"} <= inside
+    assert not [name for name in inside if name.startswith((".venv", ".cache", "runs"))]
+
+
+def test_the_core_of_the_wheel_needs_torch_numpy_and_jaxtyping_alone(archives: Path, tmp_path: Path) -> None:
+    (wheel,) = archives.glob("*.whl")
+    with zipfile.ZipFile(wheel) as found:
+        found.extractall(tmp_path)
+    code = """
+import torch, spaceform as sf
+assert sf.__file__.startswith(PLACE), sf.__file__
+z, y = torch.randn(8, 16), torch.randint(4, (8,))
+for make in sf.HEADS.values():
+    head = make(16, 4)
+    head(z, y).mean().backward()
+    head.predict_proba(z)
+sf.metrics.calibration_error(head.predict_proba(z), y)
+sf.calibrators.TemperatureScaling().fit(torch.randn(8, 4), y)
+sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
+"""
+    done = python(BLOCKER + code.replace("PLACE", repr(str(tmp_path))), path=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_lab_feature_without_the_extra_names_the_extra() -> None:
+    for name, package in (("SpaceformClassifier", "sklearn"), ("Run", "safetensors|pydantic|pandas|PIL")):
+        done = python(BLOCKER + f"import spaceform\nspaceform.{name}")
+        last = done.stderr.splitlines()[-1]
+        assert "pip install 'spaceform[lab]'" in last
+        assert any(p in last for p in package.split("|"))
+    done = python(
+        BLOCKER
+        + "import sys; sys.argv = ['spaceform', '--help']\nfrom spaceform.__main__ import main\nmain()"
+    )
+    assert "pip install 'spaceform[lab]'" in done.stderr
+    assert done.returncode != 0
+
+
+def _quickest(code: str, times: int = 3) -> float:
+    """Seconds from the start of a process to its end."""
+    found = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        assert python(code).returncode == 0
+        found.append(time.perf_counter() - begun)
+    return min(found)
+
+
+def test_import_and_help_are_quick() -> None:
+    """As ratios to the import of torch in a process of its own, which takes a second or more."""
+    torch = _quickest("import torch")
+    everything = _quickest(
+        "import torch, spaceform; spaceform.HEADS, spaceform.metrics, spaceform.calibrators"
+    )
+    assert everything < 1.3 * torch + 0.3
+    assert _quickest("import spaceform") < torch / 2
+    code = "import sys; sys.argv = ['spaceform', '--help']\nfrom spaceform.__main__ import main\n"
+    assert (
+        _quickest(
+            code + "try: main()\nexcept SystemExit as e: assert not e.code\nassert 'torch' not in sys.modules"
+        )
+        < torch
+    )
