@@ -16,9 +16,6 @@ _LAB = {
 }
 _LAB |= {"optuna", "pooch", "tqdm", "matplotlib", "plotly", "jinja2", "safetensors", "PIL", "scipy"}
 
-_EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
-"""Packages that are not part of the extra `lab`."""
-
 
 def exit_code(error: Exception) -> int:
     """2 for what the user can put right, 1 for work that failed."""
