@@ -15,7 +15,7 @@ export TORCH_HOME := $(CURDIR)/.cache/torch
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types tests format clean
+.PHONY: demo test lint types tests docs format clean
 .DEFAULT_GOAL := demo
 
 # $(1): the extra to install
@@ -56,3 +56,7 @@ format: $(DEV)
 
 clean:
 	rm -rf $(VENV) .cache .hypothesis
+
+# The documentation, as pages in .cache/site; a broken link or a missing page stops it.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
