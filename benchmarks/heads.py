@@ -3,7 +3,7 @@
     python benchmarks/heads.py [--compile] [--repeats 1.0] [--heads cosine vmf] [--only step] [--json FILE]
 
 One process, one thread, float32. Times are the thread's own, medians of interleaved repeats of forward +
-backward, as ratios to *plain cosine* in the same run: F.cross_entropy(β F.normalize(z) @ F.normalize(W).T, y).
+backward, ratios to *plain cosine* in the same run, F.cross_entropy(β F.normalize(z) @ F.normalize(W).T, y).
 Stochastic heads draw 10 samples. Memory is counted from the allocator's own record: the largest sum of live
 bytes during a step, beyond what was there before it. The authors' code (2021) was timed once, by the clock;
 its ratios are quoted.

@@ -34,7 +34,8 @@ def tangents(
 ) -> Float[Tensor, "batch pairs dim"]:
     """Uniform unit vectors orthogonal to μ, independent over examples and pairs."""
     batch, dim = mu.shape
-    g = torch.randn(batch, pairs, dim, dtype=mu.dtype, device=mu.device, generator=generator)
+    # Not torch.randn, which a compiler cannot trace with a generator argument and a batch of any size.
+    g = mu.new_empty(batch, pairs, dim).normal_(generator=generator)
     if dim == 2:
         # The tangent line has two unit vectors.
         across = torch.stack([-mu[:, 1], mu[:, 0]], -1)[:, None]

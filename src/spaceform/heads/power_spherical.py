@@ -110,7 +110,7 @@ class PowerSphericalHead(StochasticHead):
         """(cos θ, sin θ, v); the second half of the draws mirrors the first in θ's quantile and in v."""
         pairs = (self.samples + 1) // 2
         v = tangents(mu.detach(), pairs, generator)
-        u = torch.rand(pairs, len(mu), dtype=mu.dtype, device=mu.device, generator=generator)
+        u = mu.new_empty(pairs, len(mu)).uniform_(generator=generator)
         cos, sin = power_spherical_angle(torch.cat([u, 1 - u])[: self.samples], kappa, self.dim)
         return cos.T, sin.T, v
 

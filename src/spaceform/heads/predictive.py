@@ -35,7 +35,7 @@ def weight_logits(
     angle = c * along
     angle[:pairs].addcmul_(s[:pairs], across)
     angle[pairs:].addcmul_(s[pairs:], across[: draws - pairs], value=-1)
-    noise = torch.randn(2, *angle.shape, dtype=angle.dtype, device=angle.device, generator=generator)
+    noise = angle.new_empty(2, *angle.shape).normal_(generator=generator)
     t, rest = marginal.draw(noise[0], kappa)
     logits = t.mul_(angle)
     rest.mul_(marginal.first_coordinate(noise[1]))

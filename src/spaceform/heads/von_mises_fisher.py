@@ -51,6 +51,9 @@ class VonMisesFisherHead(StochasticHead):
     `normalizer` is "exact" or the paper's "bounds". `init_ratio` is λ: weights start with A(κ) ≈ λ, and
     `prepare` sets α so that the embeddings do. `gamma` weighs KL(law of z ‖ uniform), added to the objective.
     `class_chunk` streams the class axis, computing it again in the backward pass.
+
+    β starts at 1, the paper's start for a network from scratch: there the bound is tightest and the gradient
+    quietest, and probabilities stay flat until β has grown. Pass `beta=16` for a pretrained network.
     """
 
     geometry = Sphere()
@@ -132,7 +135,7 @@ class VonMisesFisherHead(StochasticHead):
         """(cos θ, sin θ, v); the second half of the draws mirrors the first in θ's quantile and in v."""
         pairs = (self.samples + 1) // 2
         v = tangents(mu.detach(), pairs, generator)
-        x = torch.randn(len(mu), pairs, dtype=mu.dtype, device=mu.device, generator=generator)
+        x = mu.new_empty(len(mu), pairs).normal_(generator=generator)
         cos, sin = self.marginal.antithetic(x, kappa)
         return cos[:, : self.samples], sin[:, : self.samples], v
 
