@@ -82,7 +82,7 @@ def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> No
     for job in study.jobs:
         (study.path(job) / "outputs.npz").unlink()
     text = render(compute(collect([study.folder])))
-    assert "has no readable outputs.npz" in text
+    assert "standard-seed0, vmf-seed0: without a readable outputs.npz" in text
     assert "No run has left embeddings to show." in text
     assert "No run has left probabilities to draw from." in text
     for job in study.jobs:

@@ -132,10 +132,10 @@ def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
     (runs_folder / "vmf-seed1" / "metrics.json").write_text("{")
     group = collect([study.folder]).groups[0]
     notes = "\n".join(group.notes)
-    assert "standard-seed0 has no readable outputs.npz" in notes
-    assert "cosine-seed0 is waiting" in notes
-    assert "vmf-seed0 failed: the loss is not finite" in notes
-    assert "vmf-seed1 failed: its files cannot be read" in notes
+    assert "standard-seed0: without a readable outputs.npz" in notes
+    assert "cosine-seed0: not finished (waiting)" in notes
+    assert "vmf-seed0: failed: the loss is not finite" in notes
+    assert "vmf-seed1: failed: its files cannot be read" in notes
     assert "vMF has no finished run." in notes
     assert "One seed only, so no error bar: Cosine." in notes
     assert group.shown["standard"].recipe.seed == 1
@@ -157,3 +157,10 @@ def test_studies_of_the_same_data_do_not_mix(tmp_path, make_study) -> None:
     groups = collect([tmp_path / "quick", tmp_path / "full"]).groups
     assert [group.title for group in groups] == ["digits · quick", "digits · full"]
     assert [group.key for group in groups] == ["digits-quick", "digits-full"]
+
+
+def test_rows_stand_in_the_papers_order_whatever_the_order_of_the_studies(tmp_path, make_study) -> None:
+    make_study(tmp_path / "a", heads=("vmf", "cosine"), seeds=1)
+    make_study(tmp_path / "b", heads=("hyperbolic", "standard"), seeds=1, data="mnist")
+    table = paper_tables(collect([tmp_path / "a", tmp_path / "b"]))[1]
+    assert [line.label for line in table.lines] == ["Standard", "Hyperbolic", "Cosine", "vMF"]

@@ -97,7 +97,7 @@ def _headline(parts: Sequence[Part]) -> str:
     """The clear winners in one breath, or that there is none."""
     said = []
     for part in parts:
-        where = f"On {part.group.title}: " if len(parts) > 1 else ""
+        where = f"On {part.group.title}, " if len(parts) > 1 else ""
         by_winner: dict[str, list[str]] = {}
         for one in part.advice:
             if len(one.winners) == 1 and len(one.rows) > 1 and any(row.p is not None for row in one.rows):
@@ -142,7 +142,7 @@ def _and(names: Sequence[str]) -> str:
 def _facts(contents: Contents) -> list[tuple[str, str]]:
     records = contents.collection.records
     finished = sum(record.finished for record in records)
-    heads = len({record.label for record in records})
+    heads = len({record.head for record in records})
     seeds = len({record.recipe.seed for record in records})
     items = [str(f"{r.metrics['items']:,}") for r in records if r.metrics.get("items")]
     made = contents.collection.plans[0].get("made_with", {}) if contents.collection.plans else {}

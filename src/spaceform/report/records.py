@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +98,14 @@ class Record:
             return None
 
 
+def in_order(heads: Mapping[str, str]) -> tuple[str, ...]:
+    """Labels by their heads in the paper's order; variants of a head as they come."""
+    order = list(NAMES)
+    return tuple(
+        sorted(heads, key=lambda label: order.index(heads[label]) if heads[label] in order else len(order))
+    )
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -112,18 +120,7 @@ class Group:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Rows of the tables: heads in the paper's order, then their variants."""
-        order = list(NAMES)
-        first = {record.label: record for record in reversed(self.records)}
-        place = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in self.records))}
-        return tuple(
-            sorted(
-                first,
-                key=lambda x: (
-                    order.index(first[x].head) if first[x].head in order else len(order),
-                    place[x],
-                ),
-            )
-        )
+        return in_order({record.label: record.head for record in self.records})
 
     def of(self, label: str) -> list[Record]:
         """Finished runs of a row, by seed."""
@@ -140,14 +137,16 @@ class Group:
     @cached_property
     def notes(self) -> list[str]:
         """What is missing, a sentence each."""
-        said = []
+        by_note: dict[str, list[str]] = {}
         for record in self.records:
             if record.status.state == "failed":
-                said.append(f"{record.name} failed: {record.status.error}")
+                by_note.setdefault(f"failed: {record.status.error}", []).append(record.name)
             elif not record.finished:
-                said.append(f"{record.name} is {record.status.state}; it is not in the figures yet.")
+                by_note.setdefault(f"not finished ({record.status.state}).", []).append(record.name)
             elif record.outputs is None:
-                said.append(f"{record.name} has no readable outputs.npz; evaluate it again for its figures.")
+                note = "without a readable outputs.npz; evaluate again for the figures of single items."
+                by_note.setdefault(note, []).append(record.name)
+        said = [f"{', '.join(names)}: {note}" for note, names in by_note.items()]
         seeds = {label: len(self.of(label)) for label in self.labels}
         said += [f"{display(label)} has no finished run." for label, count in seeds.items() if not count]
         single = [display(label) for label, count in seeds.items() if count == 1]

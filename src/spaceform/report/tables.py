@@ -11,7 +11,7 @@ from typing import Final, final
 import pandas as pd
 
 from spaceform.published import PUBLISHED, beside
-from spaceform.report.records import Collection, Group
+from spaceform.report.records import Collection, Group, in_order
 from spaceform.report.style import display
 from spaceform.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
@@ -160,11 +160,10 @@ def _across(
         cells.append(_ours(table, measure))
     if not columns:
         return None
-    labels = list(dict.fromkeys(label for group, _, _ in wanted for label in group.labels))
     heads = {r.label: r.head for group, _, _ in wanted for r in group.records}
     lines = [
         Line(display(label), heads[label], tuple(column.get(label, MISSING) for column in cells))
-        for label in labels
+        for label in in_order(heads)
     ]
     kept = tuple(line for line in lines if any(cell is not MISSING for cell in line.cells))
     return Table(key, title, caption, tuple(columns), kept, number)
