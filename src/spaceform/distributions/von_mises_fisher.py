@@ -37,6 +37,7 @@ class _AngleMarginal(Marginal):
             self.q = (a + torch.hypot(2 * k, a)) / 2  # q = a + κ cos θ*
             self.cos, self.sin = k / self.q, (a / self.q).sqrt()
             self.twice_cot = 2 * self.cos / self.sin
+            self.pull, self.push = 2 * a / self.sin, 2 * k * self.sin
         self.mode = torch.atan2(self.sin, self.cos) / 2
 
     def reach(self, drop: float) -> tuple[Rows, Rows]:
@@ -50,11 +51,11 @@ class _AngleMarginal(Marginal):
         if self.dim == 2:
             return -2 * self.q * s2, -4 * self.q * sc
         w = (sc * self.twice_cot).sub(s2, alpha=2).clamp(min=-1)
-        sin = torch.addcmul(self.sin, w, self.sin).clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
-        cos = self.cos - 2 * (self.cos * s2 + self.sin * sc)
+        ratio = w.add(1).clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
+        cos = self.cos.addcmul(self.cos, s2, value=-2).addcmul(self.sin, sc, value=-2)
         return (
             torch.addcmul(self.a * (w.log1p() - w), self.q, s2, value=-2),
-            2 * (self.a * cos / sin - self.k * sin),
+            (cos / ratio * self.pull).addcmul(ratio, self.push, value=-1),  # 2 (a cot θ − κ sin θ)
         )
 
     def statistic(self, delta: Points) -> Points:
