@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spaceform.report.contents import compute
-from spaceform.report.page import render, script_json
+from spaceform.report.page import render
 from spaceform.report.records import collect
+from spaceform.report.viewer import script_json
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", 'a"b&c', "$x$", "_hidden")
 

@@ -9,24 +9,18 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
 from spaceform.report.contents import Contents, Part
 from spaceform.report.figures import Figure, inline
-from spaceform.report.images import Encoded, sheet
+from spaceform.report.images import Encoded
 from spaceform.report.style import COLORS, display
 from spaceform.report.tables import frame
+from spaceform.report.viewer import caption, packed
 from spaceform.study import environment
 from spaceform.verdict import Advice, footnote
-
-_POINTS = 10_000
-"""Points of a panel; a larger test set is shown in part."""
-_PHOTOS = 2_500
-"""The same where every thumbnail is a photo to decode."""
-_SHEET_BYTES = 3_000_000
 
 _MARKS = {
     "": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",
@@ -36,11 +30,6 @@ _MARKS = {
     "arcface": "M0-1L1 .85H-1Z",
     "vmf": "M0 1L1-.85H-1Z",
     "power_spherical": "M-.38-1H.38V-.38H1V.38H.38V1H-.38V.38H-1V-.38H-.38Z",
-}
-_SPACES = {
-    "euclidean": "Euclidean space",
-    "hyperbolic": "Poincaré ball",
-    "spherical": "unit sphere",
 }
 
 
@@ -203,8 +192,8 @@ def _part(part: Part) -> dict[str, Any]:
         "reliability": _chart(part.reliability),
         "risk": _chart(part.risk),
         "training": _chart(part.training),
-        "viewer": (viewer := _viewer(part)),
-        "points_caption": _points_caption(viewer),
+        "viewer": (viewer := packed(part)),
+        "points_caption": caption(viewer),
         "extremes": part.extremes_figure,
         "extremes_shown": [_extremes(one) for one in part.extremes],
         "neighbours": part.neighbours_figure,
@@ -297,108 +286,6 @@ def _chart(figure: Figure) -> dict[str, Any]:
         "figure": figure,
         "panels": [(panel.title, Markup(inline(figure, i))) for i, panel in enumerate(figure.panels)],
     }
-
-
-def _viewer(part: Part) -> dict[str, Any] | None:
-    """Points of all heads, packed: int16 coordinates, one sheet of thumbnails."""
-    group = part.group
-    if not part.projections:
-        return None
-    labels = list(part.projections)
-    first = group.shown[labels[0]].outputs
-    assert first is not None
-    most = _PHOTOS if part.photos else _POINTS
-    pick = np.arange(len(first.labels))
-    if len(pick) > most:
-        pick = np.sort(np.random.default_rng(0).choice(pick, most, replace=False))
-    heads = []
-    for label in labels:
-        record, projection = group.shown[label], part.projections[label]
-        outputs = record.outputs
-        assert outputs is not None
-        if not np.array_equal(outputs.index, first.index):
-            continue
-        points = projection.points[pick]
-        scale = float(np.abs(points).max()) or 1.0
-        packed = {
-            "label": display(label),
-            "head": record.head,
-            "geometry": record.geometry,
-            "curvature": projection.curvature,
-            "word": "κ" if record.head in ("vmf", "power_spherical") else "‖z‖",
-            "scale": scale,
-            "xyz": _packed(np.round(points / scale * 32767).astype("<i2")),
-            "confidence": _packed(outputs.confidence[pick].astype("<f4")),
-        }
-        if outputs.probabilities is not None and outputs.predicted is not None:
-            packed["predicted"] = _packed(outputs.predicted[pick].astype("<u2"))
-            top = outputs.probabilities[pick].max(1)
-            packed["probability"] = _packed(np.round(np.nan_to_num(top) * 65535).astype("<u2"))
-        heads.append(
-            {
-                "packed": packed,
-                "head": record.head,
-                "label": display(label),
-                "how": projection.how.rstrip("."),
-                "space": _SPACES[record.geometry],
-            }
-        )
-    thumbnails = None
-    if part.pictures is not None:
-        thumbnails = sheet(part.pictures.thumbnails(first.index[pick]), _SHEET_BYTES)
-    data: dict[str, Any] = {
-        "classes": first.classes,
-        "labels": _packed(first.labels[pick].astype("<u2")),
-        "index": _packed(first.index[pick].astype("<u4")),
-        "heads": [head["packed"] for head in heads],
-        "sheet": None,
-    }
-    if thumbnails is not None:
-        data["sheet"] = {
-            "id": f"{group.key}-sheet",
-            "mime": thumbnails.image.mime,
-            "side": thumbnails.side,
-            "columns": thumbnails.columns,
-        }
-    return {
-        "heads": heads,
-        "classes": len(np.unique(first.labels[pick])),
-        "json": script_json(data),
-        "sheet": None if thumbnails is None else Markup(thumbnails.image.base64),
-        "shown": len(pick),
-        "all": len(first.labels),
-        "missing": part.no_pictures,
-    }
-
-
-def _points_caption(viewer: dict[str, Any] | None) -> str:
-    if viewer is None:
-        return ""
-    count = f"{viewer['shown']:,} test items"
-    if viewer["shown"] < viewer["all"]:
-        count = f"{viewer['shown']:,} of {viewer['all']:,} test items, drawn at random"
-    said = (
-        f"{count}, coloured by class; first seed of each head. Drag to turn all panels together, hover or "
-        "tap for an item: it is ringed in every panel. Click heads and classes to hide them, double-click a "
-        "class to see it alone."
-    )
-    return f"{said} {viewer['missing']}".strip()
-
-
-def script_json(value: Any) -> Markup:
-    """JSON that no string inside can lead out of its script element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return Markup(
-        text.replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
-
-
-def _packed(values: Any) -> str:
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
 def _extremes(one: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ COLORS: Final = {
     "vmf": "#0d4a61",
     "power_spherical": "#57b894",
 }
-"""The paper's hue for each geometry; the spherical heads are its shades."""
+"""The paper's hue for each geometry; the spherical heads are its shades, Power Spherical towards green."""
 
 MARKERS: Final = {
     "standard": "o",
