@@ -141,7 +141,7 @@ def _line(status: Status, at_work: bool = True) -> _Line:
     )
 
 
-def _runs_table(lines: Sequence[_Line], caption: str) -> Table:
+def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
     for name in ("head", "seed", "state", "epoch", "score", "time", "left"):
         table.add_column(name, justify="left" if name in ("head", "state") else "right", no_wrap=True)
@@ -169,7 +169,8 @@ def print_status(statuses: Sequence[Status], at_work: bool) -> None:
     note = "a process is at work" if at_work else "no process is at work; the same command goes on"
     if all(state == "finished" for state in states):
         note = "all is done"
-    _console().print(_runs_table(lines, f"{counts}; {note}"))
+    _console().print(_runs_table(lines))
+    _console().print(f"{counts}; {note}")
 
 
 def print_results(table: pd.DataFrame) -> None:
