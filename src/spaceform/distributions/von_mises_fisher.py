@@ -83,6 +83,7 @@ def von_mises_fisher_angle(
 
     The shape of `uniform` ends in the shape of `concentration`. θ increases with `uniform`, so that 1 − u is
     the antithetic draw and stratified uniforms give stratified angles. Differentiable in both arguments.
+    |F(θ(u)) − u| is at most 1e-5 in float32 and 2e-8 in float64 for n ≤ 2048; n = 3 is exact.
     """
     return angle_quantile(_AngleMarginal, uniform, concentration, dim)
 
