@@ -74,8 +74,8 @@ def test_float32_does_not_cancel_at_large_concentrations(dim, k):
         single, double = family(axis(dim, torch.float32), k), family(axis(dim), k)
         z = at_angle(theta, dim).float()
         expected = double.log_prob(torch.nn.functional.normalize(z.double(), dim=-1))
-        torch.testing.assert_close(single.log_prob(z).double(), expected, rtol=2e-5, atol=1e-4)
-        torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=3e-6, atol=1e-5)
+        torch.testing.assert_close(single.log_prob(z).double(), expected, rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize(("dim", "k"), [(2, 3.0), (3, 1e-3), (16, 9.0), (512, 701.0), (2048, 1e6), (3, 1e8)])
