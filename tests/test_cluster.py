@@ -14,7 +14,7 @@ from spaceform.study import Job, Study
 ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test runs on Ray")
 from spaceform.cluster import ClusterError, on_cluster  # noqa: E402 (needs ray)
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
 TINY = {"budget.episodes": 20, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 

@@ -160,7 +160,13 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     command += ["--heads", "cosine,standard", "--seeds", "1", "--workers", "1"]
     command += ["--set", "budget.episodes=4", *options]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # a shell starts background jobs with interrupts ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
@@ -219,6 +225,7 @@ def test_killed_interrupted_locked_and_continued(tmp_path):
         assert time.monotonic() - began < 10
     finally:
         third.kill()
+        third.wait()
     assert third.returncode == 130
     assert said.strip().splitlines()[-1].startswith("error: stopped; the same command goes on")
     assert "Traceback" not in said
