@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,24 +166,27 @@ def test_expected_retrieval_is_the_mean_over_draws():
 
 
 PEAK = """
-import resource, torch
+import torch
 from spaceform.metrics import retrieval
+def peak():  # of this program alone: ru_maxrss also remembers the process that started it
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 torch.set_num_threads(1)
 for n in (30_000, 32_000):
     y = torch.arange(n) // 8
     z = torch.randn(n // 8 + 1, 4)[y] + 0.1 * torch.randn(n, 4)
     retrieval(z[:100], y[:100])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     retrieval(z, y)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    print(peak() - before)
 """
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the peak from /proc, which is Linux's")
 def test_memory_stays_small():
     """The matrix of similarities would need 3.6 GB and more; the first size still uses its symmetry."""
     run = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     kibibytes = [int(line) for line in run.stdout.split()]
-    assert kibibytes[0] > 2**17  # it was measured; how much of it stays resident is the allocator's choice
+    assert kibibytes[0] > 2**19  # it was measured: a quarter of the matrix was held
     assert max(kibibytes) < 2**20
 
 
