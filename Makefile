@@ -58,5 +58,5 @@ clean:
 	rm -rf $(VENV) .cache .hypothesis
 
 # The documentation, as pages in .cache/site; a broken link or a missing page stops it.
-docs: $(STAMP)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

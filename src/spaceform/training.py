@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from spaceform import checkpoint, data
+from spaceform._allocator import keep_freed_memory
 from spaceform.evaluation import validation_score
 from spaceform.loggers import make_logger
 from spaceform.progress import Listener
@@ -54,6 +55,7 @@ def train(
     _refuse_another(folder, recipe)
     if (folder / "result.json").exists():
         return Run.load(folder, net=net)
+    keep_freed_memory()
     parts = material(recipe, dataset)
     many = devices * nodes > 1
     fabric = Fabric(
