@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-# Loops over the channels of channels-last memory run in vectors of eight; six channels cost a CPU twice as much.
+# Loops over the channels of channels-last memory run in vectors of eight: six channels cost a CPU twice that.
 _LANES = 8
 
 
