@@ -47,14 +47,16 @@ class SmallNet(nn.Module):
 def _conv_norm_pool_relu(
     x: Float[Tensor, "batch channels height width"], conv: nn.Conv2d, norm: nn.BatchNorm2d
 ) -> Float[Tensor, "batch filters half_height half_width"]:
-    weight = F.pad(conv.weight, (0, 0, 0, 0, 0, x.shape[1] - conv.in_channels))
-    if not norm.training:
-        scale, shift = _affine(norm)
-        y = F.conv2d(x, weight * scale.view(-1, 1, 1, 1), padding=conv.padding)
-        return F.relu(F.max_pool2d(y, 2) + shift.view(-1, 1, 1))
-    spare = -conv.out_channels % _LANES if x.is_cpu and type(norm) is nn.BatchNorm2d else 0
-    y = F.conv2d(x, F.pad(weight, (0, 0, 0, 0, 0, 0, 0, spare)), padding=conv.padding)
-    return F.relu(F.max_pool2d(_spared_batch_norm(y, norm, spare) if spare else norm(y), 2))
+    plain = not x.is_cpu or type(norm) is not nn.BatchNorm2d or torch.compiler.is_compiling()
+    spare = 0 if plain else -conv.out_channels % _LANES
+    missing = x.shape[1] - conv.in_channels  # spare channels of the block before
+    weight = F.pad(conv.weight, (0, 0, 0, 0, 0, missing, 0, spare)) if spare or missing else conv.weight
+    if norm.training:
+        y = F.conv2d(x, weight, padding=conv.padding)
+        return F.relu(F.max_pool2d(_spared_batch_norm(y, norm, spare) if spare else norm(y), 2))
+    scale, shift = (F.pad(t, (0, spare)).view(-1, 1, 1) for t in _affine(norm))
+    y = F.conv2d(x, weight * scale[..., None], padding=conv.padding)
+    return F.relu(F.max_pool2d(y, 2) + shift)
 
 
 def _spared_batch_norm(
