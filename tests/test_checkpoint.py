@@ -122,6 +122,16 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE) != (100_000, 100_000)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
+def test_others_may_read_what_the_umask_lets_them(tmp_path):
+    before = os.umask(0o022)
+    try:
+        checkpoint.write_bytes(tmp_path / "file", b"1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(OSError, match=r"cannot write .*nowhere.*No such file"):
         checkpoint.write_json(tmp_path / "nowhere" / "x.json", {})

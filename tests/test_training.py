@@ -1,6 +1,7 @@
 """The protocol, exact resume, and what happens when things go wrong."""
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -391,25 +392,32 @@ def test_a_rate_that_is_too_high_is_told(tmp_path):
 # Several processes
 
 
-def test_two_processes_give_the_result_of_one(tmp_path):
+def test_two_processes_give_the_result_of_one_also_when_killed(tmp_path):
     """In float64, without batch norm (on CPUs each process has its own statistics); 15 items part oddly."""
     recipe = tiny("cosine", precision="64-true", net__hidden=None, budget__classes=5)
-    train(recipe, tmp_path / "one")
+    one = train(recipe, tmp_path / "one")
     code = f"""
-        import json
+        import os, signal, sys
         from spaceform.recipe import load
         from spaceform.training import train
+
+        def die(progress):
+            if progress.done and progress.epoch == 1:
+                os.killpg(0, signal.SIGKILL)
+
         if __name__ == "__main__":
             train(load({str(tmp_path / "one" / "recipe.json")!r}), {str(tmp_path / "two")!r},
-                  devices=2, accelerator="cpu")
+                  devices=2, accelerator="cpu", listener=die if "die" in sys.argv else None)
     """
     script = tmp_path / "two.py"
     script.write_text(textwrap.dedent(code))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-W", "ignore", str(script)]
+    killed = subprocess.run([*command, "die"], capture_output=True, check=False, start_new_session=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert checkpoint.latest(tmp_path / "two") is not None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    one, two = Run.load(tmp_path / "one"), Run.load(tmp_path / "two")
+    two = Run.load(tmp_path / "two")
     for (name, a), b in zip(one.model.state_dict().items(), two.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=name)
     assert [r["score"] for r in one.history] == [r["score"] for r in two.history]

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,9 +33,9 @@ def write_bytes(path: Path, content: bytes, *, keep: Path | None = None) -> None
     What was there before is renamed to `keep`, where given.
     """
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
