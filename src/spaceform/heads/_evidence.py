@@ -167,7 +167,8 @@ class _InPlace(Evidence):
 
 
 def _horner(coefficients: tuple[Tensor, ...], p: Tensor) -> Tensor:
-    y = torch.addcmul(coefficients[1], coefficients[0], p)
+    # Where two of three operands are single numbers, addcmul is not vectorised: the first step is another's.
+    y = torch.mul(coefficients[0], p).add_(coefficients[1])
     for c in coefficients[2:]:
         torch.addcmul(c, y, p, out=y)
     return y
