@@ -72,7 +72,7 @@ def published_draw(shape: Any, kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]
 
     From its description: rejection as in Davidson et al. (2018), after Ulrich and Wood, but beyond κ = 11
     with b = (n − 1)/4κ. That is right for κ ≫ n alone: elsewhere the acceptance, whose other constants are
-    exact, no longer corrects what is proposed. The gradient in κ is the proposal's, uncorrected for rejection.
+    exact, no longer corrects what is proposed. The gradient in κ is that of the proposal alone.
     """
     m = dim - 1
     root = (4 * kappa**2 + m**2).sqrt()
