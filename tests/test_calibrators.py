@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.isotonic import IsotonicRegression
 
-from spaceform import calibrators
+from spaceform import _calibration_fit
 from spaceform.calibrators import (
     CALIBRATORS,
     Isotonic,
@@ -218,7 +218,7 @@ def test_the_fit_does_not_depend_on_the_block_size(kind, monkeypatch):
     logits, y = mixed(1000)
     κ = gaussian(1000, seed=2).abs()
     whole = CALIBRATORS[kind]().fit(logits, y, κ)(logits, κ)
-    monkeypatch.setattr(calibrators, "_BLOCK", 100 * 5 * 6)
+    monkeypatch.setattr(_calibration_fit, "_BLOCK", 100 * 5 * 6)
     torch.testing.assert_close(CALIBRATORS[kind]().fit(logits, y, κ)(logits, κ), whole)
 
 

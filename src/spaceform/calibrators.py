@@ -15,14 +15,22 @@ decrease it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from spaceform._calibration_fit import (
+    Value,
+    fit_inverse_temperature,
+    last_decrease,
+    loss,
+    minimise,
+    vector_loss,
+)
 from spaceform.metrics.inputs import Array, as_finite, as_labels
 
 __all__ = [
@@ -36,8 +44,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-
-_BLOCK = 1 << 17  # logits worked on at a time: they stay in cache
 
 
 class Calibrator(ABC):
@@ -81,7 +87,7 @@ class TemperatureScaling(Calibrator):
     def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "TemperatureScaling":  # noqa: ARG002
         """Find T."""
         L, labels = _fitting_data(logits, y)
-        self.temperature = 1 / _fit_inverse_temperature(L, labels)
+        self.temperature = 1 / fit_inverse_temperature(L, labels)
         return self
 
     def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:  # noqa: ARG002
@@ -121,7 +127,7 @@ class NormAwareTemperature(Calibrator):
         """Find β at the knots."""
         L, labels = _fitting_data(logits, y)
         κ = self._confidence(confidence, L.shape[1]).cpu().double()
-        β = _fit_inverse_temperature(L, labels)
+        β = fit_inverse_temperature(L, labels)
         positive = κ[κ > 0]
         levels = torch.linspace(0.05, 0.95, self.knots, dtype=torch.float64)
         at = (
@@ -129,21 +135,21 @@ class NormAwareTemperature(Calibrator):
             if len(positive)
             else κ[:1] * 0
         )
-        best = _loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
+        best = loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
         for rises in (True, False) if len(at) > 1 else ():
             ramps = _ramps(κ, at) if rises else 1 - _ramps(κ, at)
             basis = torch.cat([torch.ones(len(κ), 1), ramps], -1).to(κ)
             start = torch.zeros(basis.shape[1]).to(κ)
             start[0] = β
 
-            def evaluate(θ: Tensor, basis: Tensor = basis) -> _Value:
-                v = _loss(L, labels, basis @ θ)
+            def evaluate(θ: Tensor, basis: Tensor = basis) -> Value:
+                v = loss(L, labels, basis @ θ)
                 n = len(basis)
-                return _Value(v.value, basis.T @ v.slope / n, basis.T @ (basis * v.curvature[:, None]) / n)
+                return Value(v.value, basis.T @ v.slope / n, basis.T @ (basis * v.curvature[:, None]) / n)
 
             lower = torch.zeros_like(start)
             lower[0] = β / 1000
-            θ, value = _minimise(evaluate, start, lower, last=_last(L))
+            θ, value = minimise(evaluate, start, lower, last=last_decrease(L))
             if value < best[0]:
                 steps = θ[1:].cumsum(0) if rises else θ[1:].flip(0).cumsum(0).flip(0)
                 zero = θ.new_zeros(1)
@@ -214,20 +220,20 @@ class VectorScaling(Calibrator):
     def fit(self, logits: Array, y: Array, confidence: Array | None = None) -> "VectorScaling":  # noqa: ARG002
         """Find w and b."""
         L, labels = _fitting_data(logits, y)
-        β = _fit_inverse_temperature(L, labels)
+        β = fit_inverse_temperature(L, labels)
         K = L.shape[-1]
         start = torch.cat([torch.ones(K), torch.zeros(K)]).to(labels.device).double()
 
-        def evaluate(θ: Tensor) -> _Value:
-            v = _vector_loss(L, labels, β, θ)
+        def evaluate(θ: Tensor) -> Value:
+            v = vector_loss(L, labels, β, θ)
             ridge = self.ridge * torch.eye(2 * K).to(θ)
-            return _Value(
+            return Value(
                 v.value + self.ridge / 2 * float((θ - start).square().sum()),
                 v.slope + self.ridge * (θ - start),
                 v.curvature + ridge,
             )
 
-        θ, _ = _minimise(evaluate, start, torch.full_like(start, -torch.inf))
+        θ, _ = minimise(evaluate, start, torch.full_like(start, -torch.inf))
         self._scale, self._offset = θ[:K].cpu() * β, θ[K:].cpu()
         return self
 
@@ -334,179 +340,6 @@ def from_dict(state: Mapping[str, Any]) -> Calibrator:
     if kind not in CALIBRATORS:
         raise ValueError(f"unknown calibrator {kind!r}; choose from {', '.join(CALIBRATORS)}")
     return CALIBRATORS[kind]._from_dict(state)
-
-
-class _Losses(NamedTuple):
-    """Mean loss; per-example derivatives in β."""
-
-    value: float
-    slope: Float[Tensor, " batch"]
-    curvature: Float[Tensor, " batch"]
-
-
-class _Value(NamedTuple):
-    value: float
-    slope: Float[Tensor, " p"]
-    curvature: Float[Tensor, "p p"]
-
-
-def _loss(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
-) -> _Losses:
-    """φ(β) = −log (1/S) Σₛ softmax(β ℓₛ)_y of every example and its two derivatives.
-
-    With δ = ℓ − max ℓ and m = max ℓ − ℓ_y, one draw has −log p = β m + log Σ exp βδ, slope m + E[δ],
-    curvature Var[δ]. Draws are joined by their posterior weights qₛ ∝ pₛ: slope Σ qₛ φₛ', curvature Σ qₛ
-    φₛ'' − Var_q[φₛ'].
-    """
-    S, N, K = L.shape
-    out = torch.empty(3, N, dtype=torch.float64, device=L.device)
-    rows = max(1, _BLOCK // (S * K))
-    for i in range(0, N, rows):
-        block = L[:, i : i + rows]
-        top = block.amax(-1, keepdim=True)
-        m = (top - block.gather(-1, y[i : i + rows, None].expand(S, -1, 1))).squeeze(-1).double()
-        δ, b = block - top, β[i : i + rows, None]
-        e = (δ * b.to(δ.dtype)).exp_()
-        Z = e.sum(-1).double()
-        mean = e.mul_(δ).sum(-1).double() / Z
-        var = (e.mul_(δ).sum(-1).double() / Z - mean.square()).clamp_min_(0)
-        φ, slope = b.squeeze(-1) * m + Z.log(), m + mean
-        if S == 1:
-            out[:, i : i + rows] = torch.stack([φ[0], slope[0], var[0]])
-            continue
-        q = torch.softmax(-φ, 0)
-        joined = (q * slope).sum(0)
-        out[0, i : i + rows] = float(np.log(S)) - torch.logsumexp(-φ, 0)
-        out[1, i : i + rows] = joined
-        out[2, i : i + rows] = (q * (var - (slope - joined).square())).sum(0)
-    return _Losses(out[0].mean().item(), out[1], out[2])
-
-
-def _vector_loss(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: float, θ: Float[Tensor, " p"]
-) -> _Value:
-    """Loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `_loss`."""
-    S, N, K = L.shape
-    w, b = θ[:K], θ[K:]
-    value, slope = 0.0, torch.zeros_like(θ)
-    own, shared = θ.new_zeros(3, K), θ.new_zeros(2 * K, 2 * K)
-    rows = max(256, _BLOCK // (S * K))
-    for i in range(0, N, rows):
-        X = L[:, i : i + rows].double() * β
-        of_y = y[i : i + rows, None].expand(S, -1, 1)
-        logp = torch.log_softmax(X * w + b, -1)
-        logp_y = logp.gather(-1, of_y).squeeze(-1)
-        value += float((float(np.log(S)) - torch.logsumexp(logp_y, 0)).sum())
-        q = torch.softmax(logp_y, 0)[..., None]
-        P = logp.exp_()
-        qP, root = q * P, q.sqrt()
-        own += torch.stack([(qP * X * X).sum((0, 1)), (qP * X).sum((0, 1)), qP.sum((0, 1))])
-        U = (root * torch.cat([P * X, P], -1)).reshape(-1, 2 * K)
-        shared.addmm_(U.T, U)
-        G = P.scatter_add_(-1, of_y, -torch.ones_like(q))
-        g = torch.cat([G * X, G], -1)  # gradient of each draw's loss
-        joined = (q * g).sum(0)
-        slope += joined.sum(0)
-        if S > 1:  # the spread of the draws' gradients bends the loss down
-            spread = (root * (g - joined)).reshape(-1, 2 * K)
-            shared.addmm_(spread.T, spread)
-    H = torch.cat(
-        [
-            torch.cat([torch.diag(own[0]), torch.diag(own[1])], 1),
-            torch.cat([torch.diag(own[1]), torch.diag(own[2])], 1),
-        ]
-    )
-    return _Value(value / N, slope / N, (H - shared) / N)
-
-
-def _fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> float:
-    """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor."""
-    S, N, _ = L.shape
-    few, labels = _part(L, y, 256)
-    spread = float((few.double() - few.double().mean(-1, keepdim=True)).square().mean().sqrt())
-    if spread == 0:
-        return 1.0  # every temperature gives the same probabilities
-    grid = torch.logspace(-3, 3, 13, dtype=torch.float64, device=L.device) / spread
-    scanned = [_loss(few, labels, g.expand(len(labels))).value for g in grid]
-    θ, value = grid[int(np.argmin(scanned))].reshape(1), 0.0
-    for rows in (4096, N) if N > 8192 else (N,):
-        part, labels = _part(L, y, rows)
-
-        def evaluate(θ: Tensor, part: Tensor = part, labels: Tensor = labels) -> _Value:
-            v = _loss(part, labels, θ.expand(len(labels)))
-            return _Value(v.value, v.slope.mean().reshape(1), v.curvature.mean().reshape(1, 1))
-
-        θ, value = _minimise(evaluate, θ, grid[:1], grid[-1:], last=_last(L))
-    one = torch.ones_like(θ)
-    if S > 1 and evaluate(one).value < value:  # several valleys: at least never worse than T = 1
-        θ, _ = _minimise(evaluate, one, grid[:1], grid[-1:], last=_last(L))
-    return θ.item()
-
-
-def _part(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], rows: int
-) -> tuple[Float[Tensor, "draws part classes"], Int[Tensor, " part"]]:
-    """At most so many examples, evenly spread."""
-    step = -(-len(y) // rows)
-    return (L, y) if step == 1 else (L[:, ::step].contiguous(), y[::step].contiguous())
-
-
-def _minimise(
-    evaluate: Callable[[Tensor], _Value],
-    start: Float[Tensor, " p"],
-    lower: Float[Tensor, " p"],
-    upper: Float[Tensor, " p"] | None = None,
-    *,
-    last: float = 1e-10,
-    steps: int = 100,
-) -> tuple[Float[Tensor, " p"], float]:
-    """Newton's method within bounds: what presses against a bound is held, every step decreases the value.
-
-    A step that promises a relative decrease below `last` is the last one, and needs no evaluation:
-    convergence is quadratic.
-    """
-    upper = torch.full_like(start, torch.inf) if upper is None else upper
-    θ = torch.minimum(torch.maximum(start, lower), upper)
-    at = evaluate(θ)
-    for _ in range(steps):
-        held = ((θ <= lower) & (at.slope > 0)) | ((θ >= upper) & (at.slope < 0))
-        free = (~held).nonzero().squeeze(-1)
-        if len(free) == 0:
-            break
-        step = torch.zeros_like(θ)
-        step[free] = -_solve(at.curvature[free][:, free], at.slope[free])
-        promise = -float(step @ at.slope)
-        if promise <= last * abs(at.value):
-            θ = torch.minimum(torch.maximum(θ + step, lower), upper)
-            break
-        for halvings in range(40):
-            candidate = torch.minimum(torch.maximum(θ + step * 0.5**halvings, lower), upper)
-            there = evaluate(candidate)
-            if there.value <= at.value + 1e-4 * float((candidate - θ) @ at.slope):
-                break
-        else:
-            break
-        θ, at = candidate, there
-    return θ, at.value
-
-
-def _last(L: Float[Tensor, "draws batch classes"]) -> float:
-    """Decreases below this drown in the rounding of the logits' dtype."""
-    return 1e-10 if L.dtype == torch.float64 else 1e-7
-
-
-def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """H⁻¹ g, with as much added to H's diagonal as makes it positive definite: −H⁻¹ g then points
-    downhill.
-    """
-    scale = H.diagonal().abs().max().clamp_min(1e-300)
-    extra = 0.0
-    while True:
-        factor, failed = torch.linalg.cholesky_ex(H + extra * scale * torch.eye(len(g)).to(H))
-        if int(failed) == 0:
-            return torch.cholesky_solve(g[:, None], factor).squeeze(-1)
-        extra = max(1e-14, 10 * extra)
 
 
 def _ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Tensor, "batch gaps"]:
