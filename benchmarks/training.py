@@ -5,7 +5,8 @@
 An epoch of the paper's MNIST protocol (250 episodes of 130) on random images of MNIST's shape and size, by
 `train` with everything it does (episodes, Fabric, validation, history, checkpoints), against a bare loop over
 ready-made tensors with the same net, head and optimiser. Then single steps of ResNet50 (CIFAR stem, batch of
-256) under either head. Interleaved; medians and minima over the rounds.
+256) under either head, and steps and predictions of every head on the small net. Interleaved; medians and
+minima over the rounds.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from spaceform._allocator import keep_freed_memory
 from spaceform.data import Dataset, Split
+from spaceform.heads import HEADS
 from spaceform.progress import Progress
 from spaceform.recipe import PAPER, Recipe, replace
 from spaceform.run import build_model
@@ -90,6 +92,22 @@ def resnet(rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
+def runtime(rounds: int, steps: int = 20) -> dict[str, list[float]]:
+    """Steps, and predictions of 2,000 test images, of every head on the paper's small net, in turn."""
+    x, y, many = torch.rand(130, 1, 28, 28), torch.arange(130) % 10, torch.rand(2000, 1, 28, 28)
+    seconds: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for head in HEADS:
+            recipe = PAPER[f"mnist/{head}"]
+            seconds.setdefault(f"{head} steps", []).append(bare(recipe, (x, y), (1, 28, 28), steps))
+            model = build_model(recipe, 10, (1, 28, 28)).eval()
+            began = time.process_time()
+            with torch.inference_mode():
+                model.head.predict_proba(model.net(many))
+            seconds.setdefault(f"{head} prediction", []).append(time.process_time() - began)
+    return seconds
+
+
 def main() -> None:
     """Print the ratios, and write them where `--json` says."""
     parser = argparse.ArgumentParser(
@@ -102,7 +120,11 @@ def main() -> None:
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
     keep_freed_memory()  # for the bare loop as for ours
-    seconds = {**mnist(options.rounds, options.episodes), **resnet(options.rounds)}
+    seconds = {
+        **mnist(options.rounds, options.episodes),
+        **resnet(options.rounds),
+        **runtime(5 * options.rounds),
+    }
     figures = {}
     for title, over, under in (
         ("an epoch of train / bare loop, cosine", "cosine train", "cosine bare"),
@@ -110,6 +132,8 @@ def main() -> None:
         ("vmf / cosine, an epoch of train", "vmf train", "cosine train"),
         ("vmf / cosine, bare loop", "vmf bare", "cosine bare"),
         ("vmf / cosine, ResNet50 on CIFAR", "vmf resnet50", "cosine resnet50"),
+        *((f"{head} / cosine, steps", f"{head} steps", "cosine steps") for head in HEADS),
+        *((f"{head} / cosine, prediction", f"{head} prediction", "cosine prediction") for head in HEADS),
     ):
         a, b = seconds[over], seconds[under]
         figures[title] = {"median": median(a) / median(b), "minimum": min(a) / min(b)}
