@@ -1,18 +1,19 @@
 """The command line: arguments in, calls out.
 
 Exit codes: 0 all is well; 1 the work failed (training diverged, a check found damage); 2 bad input (an
-unknown name, a file that cannot be used, a folder that cannot be written).
+unknown name, a file that cannot be used, a folder that cannot be written); 130 stopped by Ctrl-C.
 """
 
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
-from spaceform import cli_model, cli_study
+from spaceform import cli_model, cli_study, verbosity
 from spaceform._version import __version__
 from spaceform.errors import exit_code, sentence
 
@@ -37,7 +38,6 @@ Settings = Annotated[
 Devices = Annotated[int, typer.Option(help="Processes, one a device.", min=1)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
 Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors and the result.")]
 
 
 def _version(wanted: bool) -> bool:
@@ -52,7 +52,17 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but errors and the result; anywhere in the line."),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Tell all progress, notes and times; anywhere in the line."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from; anywhere in the line.")
+    ] = False,
 ) -> None: ...
 
 
@@ -68,7 +78,6 @@ def train(
     log: Annotated[
         list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
     ] = None,
-    quiet: Quiet = False,
 ) -> None:
     """Train one run; killed at any moment, the same command goes on and ends at the same bits.
 
@@ -79,7 +88,7 @@ def train(
     from spaceform.training import train as run_training
 
     finished = (out / "result.json").exists()
-    with ProgressPrinter() as printer:
+    with ProgressPrinter(verbosity.progress_file(), every=verbosity.seconds_between(5.0)) as printer:
         run = run_training(
             load(recipe, settings or ()),
             out,
@@ -88,7 +97,7 @@ def train(
             accelerator=accelerator,
             workers=workers,
             log=log or (),
-            listener=None if quiet else printer,
+            listener=printer,
         )
     result = run.result
     typer.echo(
@@ -179,12 +188,28 @@ def _brief(value: object) -> str:
 _STOPPED = "stopped; the same command goes on from the last checkpoint"
 
 
+_ANYWHERE = {
+    "--debug": "--debug",
+    "--quiet": "--quiet",
+    "-q": "--quiet",
+    "--verbose": "--verbose",
+    "-v": "--verbose",
+}
+"""Options of the program, not of a command: they are found anywhere before a lone `--`."""
+
+
 def main() -> NoReturn:
     """Run a command; an error is one sentence on stderr, with its traceback only under --debug."""
-    debug = "--debug" in sys.argv or bool(os.environ.get("SPACEFORM_DEBUG"))
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    begun = time.perf_counter()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    said = {_ANYWHERE[argument] for argument in sys.argv[1:end] if argument in _ANYWHERE}
+    arguments = [argument for argument in sys.argv[1:end] if argument not in _ANYWHERE] + sys.argv[end:]
+    debug = "--debug" in said or bool(os.environ.get("SPACEFORM_DEBUG"))
+    if {"--quiet", "--verbose"} <= said:
+        _fail("--quiet and --verbose contradict each other; give one of them", 2)
+    verbosity.set_level("quiet" if "--quiet" in said else "verbose" if "--verbose" in said else "normal")
     if not debug:
-        warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+        warnings.showwarning = _note
     try:
         app(arguments, standalone_mode=True)
     except KeyboardInterrupt:
@@ -192,6 +217,9 @@ def main() -> NoReturn:
     except SystemExit as ended:
         if ended.code == 130:  # typer turns an interrupt into this, without a word
             _fail(_STOPPED, 130)
+        if verbosity.level() == "verbose":
+            took = time.perf_counter() - begun
+            print(f"spaceform {__version__}: {took:.1f} s, exit {ended.code or 0}", file=sys.stderr)
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -201,6 +229,19 @@ def main() -> NoReturn:
             raise
         _fail(sentence(error), exit_code(error))
     sys.exit(0)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001 (the signature of warnings.showwarning)
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    """A warning as one line; its place too under --verbose, nothing under --quiet."""
+    where = f" ({category.__name__}, {filename}:{lineno})" if verbosity.level() == "verbose" else ""
+    print(f"note: {message}{where}", file=verbosity.progress_file() or sys.stderr)
 
 
 def _fail(message: str, code: int) -> NoReturn:

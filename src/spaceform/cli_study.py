@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spaceform import verbosity
+
 if TYPE_CHECKING:
     from spaceform.recipe import Recipe
     from spaceform.study import Job, Study
@@ -256,7 +258,9 @@ def _carry_out(
 
     study = Study.plan(folder, planned, notes)
     try:
-        with Board([study.status(job) for job in planned]) as board:
+        statuses = [study.status(job) for job in planned]
+        every = verbosity.seconds_between(30.0)
+        with Board(statuses, verbosity.progress_file(), every=every) as board:
             if on is Where.ray:
                 from spaceform.cluster import on_cluster
 
@@ -281,7 +285,7 @@ def _search(
     best = {}
     for head, recipe in found.items():
         best[head], sentence = run_search(
-            recipe, folder, trials=trials, sampler=sampler.value, storage=storage, workers=workers, say=_say
+            recipe, folder, trials=trials, sampler=sampler.value, storage=storage, workers=workers, say=_tell
         )
         typer.echo(f"{head}: {sentence}")
     return best
@@ -326,6 +330,11 @@ def _heads(text: str) -> list[str]:
 
 def _changed(settings: list[str] | None) -> str:
     return f"Changed: {', '.join(settings)}." if settings else ""
+
+
+def _tell(text: str) -> None:
+    """Progress: nothing under --quiet."""
+    print(text, file=verbosity.progress_file() or sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:
