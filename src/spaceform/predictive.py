@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from spaceform.distributions.power_spherical import power_spherical_angle
 from spaceform.distributions.von_mises_fisher import von_mises_fisher_angle
 from spaceform.heads.base import DeterministicHead, Head, StochasticHead
+from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.power_spherical import PowerSphericalHead
-from spaceform.heads.von_mises_fisher import VonMisesFisherHead, concentration_and_direction
+from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 _NODES = 64
 _NEGLIGIBLE = 1e-7

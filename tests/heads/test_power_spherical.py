@@ -10,8 +10,8 @@ from torch import Tensor
 from reference import vmf_loss as reference
 from spaceform import special
 from spaceform.heads._evidence import LAWS
+from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.power_spherical import PowerSphericalHead
-from spaceform.heads.von_mises_fisher import concentration_and_direction
 
 
 def make(dim: int, classes: int = 6, batch: int = 5, dtype: torch.dtype = torch.float64, **options):

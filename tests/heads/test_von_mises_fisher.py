@@ -13,7 +13,8 @@ from spaceform import special
 from spaceform.heads._evidence import LAWS
 from spaceform.heads._expected_softmax import expected_objective, tangents
 from spaceform.heads._marginal import Marginal
-from spaceform.heads.von_mises_fisher import VonMisesFisherHead, concentration_and_direction
+from spaceform.heads.directional import concentration_and_direction
+from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 DIMS = [2, 3, 5, 16, 64]
 

@@ -78,9 +78,9 @@ def _sides(draws: int, pairs: int, like: Tensor) -> Float[Tensor, "draws pairs"]
     return torch.cat([one, -one])[:draws]
 
 
-def _mixtures(cos: Tensor, sin: Tensor, sides: Tensor) -> Float[Tensor, "batch draws rows"]:
+def _mixtures(cos: Tensor, sin: Tensor, pairs: int) -> Float[Tensor, "batch draws rows"]:
     """M with z_s = Σ_r M_sr rows_r."""
-    return torch.cat([cos[..., None], sin[..., None] * sides], 2)
+    return torch.cat([cos[..., None], sin[..., None] * _sides(cos.shape[1], pairs, cos)], 2)
 
 
 def _blocks(batch: int, numbers: int) -> list[slice]:
@@ -100,9 +100,19 @@ def _logsumexp(x: Tensor) -> Tensor:
     return x.sub_(top).exp_().sum(-1).log_().add_(top[..., 0])
 
 
-def _share(p: Tensor, ratio: Tensor) -> Float[Tensor, "batch classes"]:
-    """Σ_s p_s A(‖w̃‖)/‖w̃‖, where the ratio is a number per class or one per term."""
-    return p.sum(1).mul_(ratio) if ratio.ndim == 1 else (p * ratio).sum(1)
+def _mix_back(
+    p: Float[Tensor, "batch draws classes"], A: Tensor, A_w: Tensor, mixed: Tensor, products: Tensor
+) -> tuple[Float[Tensor, "batch draws rows"], Float[Tensor, " batch"], Float[Tensor, "batch classes"]]:
+    """From p = softmax / S: q·products, Σ q over draws and classes, and Σ_s q − A(‖w̃‖)/‖w̃‖ p of each class.
+
+    Overwrites p by q = p A(k)/k and the products by K = Mᵀq. `A_w` is a number per class or one per term.
+    """
+    share = p.sum(1).mul_(A_w) if A_w.ndim == 1 else (p * A_w).sum(1)
+    q = p.mul_(A)
+    q_rows, mass = torch.bmm(q, products.mT), q.sum(1)
+    q_sum, own = mass.sum(1), mass.sub_(share)
+    products.copy_(torch.bmm(mixed.mT, q))
+    return q_rows, q_sum, own
 
 
 class _Target(NamedTuple):
@@ -138,16 +148,15 @@ def _finish(
     beta: Tensor,
     target: _Target,
     carried: Tensor,
-    q_mu: Tensor,
-    q_v: Tensor,
+    q_rows: Tensor,
     q_sum: Tensor,
     cos: Tensor,
     sin: Tensor,
     v: Tensor,
-    sides: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of all but the weights, from q·Wμ and ± q·Wv of each draw; `carried` is K_μ W."""
-    g = grad[:, None]
+    """Gradients of all but the weights, from the q·W rows of each draw; `carried` is K_μ W."""
+    g, sides = grad[:, None], _sides(cos.shape[1], v.shape[1], cos)
+    q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
     turned = (sin * q_mu) @ sides
     d_mu = carried - (turned[:, None] @ v)[:, 0] - (target.ratio * target.length)[:, None] * target.w_y
     d_beta = (cos * q_mu + sin * q_v).sum(1) + beta * q_sum - target.value
@@ -181,8 +190,7 @@ class _Kept(torch.autograd.Function):
         pairs, dim = v.shape[1:]
         classes, order = len(weight), dim / 2 - 1
         differentiate = any(ctx.needs_input_grad)
-        sides = _sides(draws, pairs, cos)
-        mixed = _mixtures(cos, sin, sides)
+        mixed = _mixtures(cos, sin, pairs)
         rows = torch.cat([mu[:, None], v], 1)
         products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
         square = torch.linalg.vector_norm(weight, dim=1).square()
@@ -190,42 +198,21 @@ class _Kept(torch.autograd.Function):
 
         # Rows shorter than a vector register or two are not worth a loop of their own.
         evidence = law.evidence(square.expand(draws, -1).contiguous() if classes < 64 else square, order)
-        logs, own, q_rows, q_sum = [], [], [], []
+        logs, parts = [], []
         for b in _blocks(batch, draws * classes):
             U = products[b]
-            q, A, A_w = evidence(_shift(mixed[b], U, beta))
-            top = q.amax(2, keepdim=True)
-            q.sub_(top).exp_()
-            total = q.sum(2, keepdim=True)
+            p, A, A_w = evidence(_shift(mixed[b], U, beta))
+            top = p.amax(2, keepdim=True)
+            p.sub_(top).exp_()
+            total = p.sum(2, keepdim=True)
             logs.append((top + total.log()).mean((1, 2)))
             if differentiate:
-                q.mul_((total * draws).reciprocal_())
-                share = _share(q, A_w)
-                q.mul_(A)
-                q_rows.append(torch.bmm(q, U.mT))
-                mass = q.sum(1)
-                q_sum.append(mass.sum(1))
-                own.append(mass.sub_(share))
-                U.copy_(torch.bmm(mixed[b].mT, q))
+                p.mul_((total * draws).reciprocal_())
+                parts.append(_mix_back(p, A, A_w, mixed[b], U))
         if differentiate:
-            q_r = torch.cat(q_rows)
-            q_mu, q_v = q_r[..., 0], (q_r[..., 1:] * sides).sum(2)
+            q_rows, q_sum, own = (torch.cat(part) for part in zip(*parts, strict=True))
             ctx.save_for_backward(
-                *(
-                    rows,
-                    products,
-                    torch.cat(own),
-                    q_mu,
-                    q_v,
-                    torch.cat(q_sum),
-                    cos,
-                    sin,
-                    length,
-                    weight,
-                    beta,
-                    y,
-                ),
-                *target[3:],
+                *(rows, products, q_rows, q_sum, own, cos, sin, length, weight, beta, y), *target[3:]
             )
             ctx.law = law
         return torch.cat(logs) - beta * target.value
@@ -238,12 +225,10 @@ class _Kept(torch.autograd.Function):
 
 
 def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, K, own, q_mu, q_v, q_sum, cos, sin, length, weight, beta, y, *known = ctx.saved_tensors
+    rows, K, q_rows, q_sum, own, cos, sin, length, weight, beta, y, *known = ctx.saved_tensors
     dim = rows.shape[2]
-    mu, v = rows[:, 0], rows[:, 1:]
-    sides = _sides(cos.shape[1], v.shape[1], cos)
-    target = _Target(weight[y], mu, length, *known)
-    others = _finish(grad, beta, target, K[:, 0] @ weight, q_mu, q_v, q_sum, cos, sin, v, sides)
+    target = _Target(weight[y], rows[:, 0], length, *known)
+    others = _finish(grad, beta, target, K[:, 0] @ weight, q_rows, q_sum, cos, sin, rows[:, 1:])
     d_weight = None
     if ctx.needs_input_grad[4]:
         scaled = beta * grad
@@ -273,7 +258,7 @@ class _Streamed(torch.autograd.Function):
         batch, draws = cos.shape
         pairs, dim = v.shape[1:]
         order = dim / 2 - 1
-        mixed = _mixtures(cos, sin, _sides(draws, pairs, cos))
+        mixed = _mixtures(cos, sin, pairs)
         rows = torch.cat([mu[:, None], v], 1)
         log_sum = cos.new_full((batch, draws), -torch.inf)
         for w in weight.split(chunk):
@@ -300,9 +285,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     batch, draws = cos.shape
     dim, law = rows.shape[2], ctx.law
     order = dim / 2 - 1
-    mu, v = rows[:, 0], rows[:, 1:]
-    sides = _sides(draws, v.shape[1], cos)
-    mixed = _mixtures(cos, sin, sides)
+    mu, mixed = rows[:, 0], _mixtures(cos, sin, rows.shape[1] - 1)
     target = _target(weight, y, mu, length, law, order)
     log_sum = log_sum + math.log(draws)
     scaled = beta * grad
@@ -318,15 +301,12 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         own = torch.zeros_like(square)
         for b in _blocks(batch, draws * len(w)):
             U = products[b]
-            q, A, A_w = evidence(_shift(mixed[b], U, beta))
-            q.sub_(log_sum[b][..., None]).exp_()
-            share = _share(q, A_w)
-            q.mul_(A)
-            q_rows[b] += torch.bmm(q, U.mT)
-            mass = q.sum(1)
-            q_sum[b] += mass.sum(1)
-            own += grad[b] @ mass.sub_(share)
-            U.copy_(torch.bmm(mixed[b].mT, q))
+            p, A, A_w = evidence(_shift(mixed[b], U, beta))
+            p.sub_(log_sum[b][..., None]).exp_()
+            in_block = _mix_back(p, A, A_w, mixed[b], U)
+            q_rows[b] += in_block[0]
+            q_sum[b] += in_block[1]
+            own += grad[b] @ in_block[2]
         carried += products[:, 0] @ w
         if d_weight is not None:
             d_w = d_weight[start : start + ctx.chunk]
@@ -334,6 +314,5 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             d_w.addcmul_(own[:, None], w)
     if d_weight is not None:
         d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(law, order), alpha=-1)
-    q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
-    others = _finish(grad, beta, target, carried, q_mu, q_v, q_sum, cos, sin, v, sides)
+    others = _finish(grad, beta, target, carried, q_rows, q_sum, cos, sin, rows[:, 1:])
     return *others[:4], d_weight, others[4], None, None, None, None

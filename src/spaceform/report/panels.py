@@ -10,7 +10,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from spaceform import metrics
-from spaceform.heads.von_mises_fisher import initial_concentration
+from spaceform.heads.directional import initial_concentration
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.records import Group, Record
 from spaceform.report.style import (
