@@ -1,7 +1,7 @@
 """Every head against plain cosine and pytorch-metric-learning: time, memory, prediction, a million classes.
 
     python benchmarks/heads.py [--compile] [--keep-freed-memory] [--repeats 1.0] [--heads cosine vmf]
-                               [--only step memory prediction million] [--json FILE]
+                               [--rows 0 1 2 3] [--only step memory prediction million] [--json FILE]
 
 One process, one thread, float32. Times are the thread's own, medians (and minima) of interleaved repeats of
 forward + backward, ratios to *plain cosine* in the same run,
@@ -16,7 +16,7 @@ Memory is counted from the allocator's own record: the largest sum of live bytes
 was there before it; at a million classes also by the system's, the peak of the process's resident memory.
 The authors' code (2021) was timed once, by the clock; its ratios are quoted.
 
-`--json` adds the run to the file, in the place of an earlier one with the same options.
+`--json` adds the run to the file, in the place of an earlier one of the same command.
 """
 
 import argparse
@@ -149,9 +149,9 @@ def _quiet() -> Iterator[None]:
         os.close(sink)
 
 
-def measure_steps(names: list[str], compiled: bool, repeats: float) -> list[dict[str, Any]]:
+def measure_steps(names: list[str], which: list[int], compiled: bool, repeats: float) -> list[dict[str, Any]]:
     rows = []
-    for dim, classes, size in ROWS:
+    for dim, classes, size in (ROWS[i] for i in which):
         if compiled:
             torch.compiler.reset()  # or the sizes of the next row would make it compile for any size
         torch.manual_seed(0)
@@ -257,7 +257,8 @@ def report(results: dict[str, Any], names: list[str], compiled: bool) -> Iterato
     if rows := results.get("step"):
         columns = [c for c in rows[0]["ratio"] if c != "plain cosine"]
         body: list[list[Any]] = []
-        for i, row in enumerate(rows):
+        for row in rows:
+            i = ROWS.index((row["dim"], row["classes"], row["batch"]))
             goals = [f"{n} ≤ {t[i]}" for n, t in targets.items() if n in names and t[i] is not None]
             quoted = [f"{n} {t[i]}" for n, t in AUTHORS.items() if t[i] is not None]
             shape = f"{row['dim']}, {row['classes']}, {row['batch']}"
@@ -290,26 +291,20 @@ def report(results: dict[str, Any], names: list[str], compiled: bool) -> Iterato
         yield table(["", "MiB", "MiB resident", "aim", "seconds of the processor"], body)
 
 
-def circumstances() -> dict[str, str]:
-    """What the figures belong to."""
+def save(results: dict[str, Any], file: Path) -> None:
+    """Add the figures, with what they belong to."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    return {
+    run = {
         "command": " ".join(["python", *sys.argv]),
         "commit": commit.stdout.strip(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def save(results: dict[str, Any], options: argparse.Namespace) -> None:
-    name = "compiled" if options.compile else "eager"
-    if options.keep_freed_memory:
-        name += ", freed memory kept"
-    runs = json.loads(options.json.read_text()) if options.json.exists() else {}
-    runs[name] = runs.get(name, {}) | {part: circumstances() | {"figures": results[part]} for part in results}
-    options.json.write_text(json.dumps(runs, indent=1) + "\n")
+    runs = json.loads(file.read_text()) if file.exists() else []
+    runs = [other for other in runs if other["command"] != run["command"]]
+    file.write_text(json.dumps([*runs, run | results], indent=1) + "\n")
 
 
 def main() -> None:
@@ -320,6 +315,8 @@ def main() -> None:
     parser.add_argument("--keep-freed-memory", action="store_true", help="for all contestants alike")
     parser.add_argument("--repeats", type=float, default=1.0, help="scales the number of repeats")
     parser.add_argument("--heads", nargs="+", choices=list(HEADS), default=list(HEADS))
+    every = list(range(len(ROWS)))
+    parser.add_argument("--rows", nargs="+", type=int, choices=every, default=every, help="sizes of the step")
     parts = ["step", "memory", "prediction", "million"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--json", type=Path, help="add the figures to this file")
@@ -329,7 +326,7 @@ def main() -> None:
     if options.keep_freed_memory:
         keep_freed_memory()
     measures: dict[str, Callable[[], Any]] = {
-        "step": lambda: measure_steps(options.heads, options.compile, options.repeats),
+        "step": lambda: measure_steps(options.heads, options.rows, options.compile, options.repeats),
         "memory": lambda: measure_memory(options.heads),
         "prediction": lambda: measure_prediction(options.heads, options.repeats),
         "million": lambda: measure_million(options.heads),
@@ -337,7 +334,7 @@ def main() -> None:
     results = {part: measures[part]() for part in options.only}
     print("\n\n".join(report(results, options.heads, options.compile)))
     if options.json:
-        save(results, options)
+        save(results, options.json)
 
 
 if __name__ == "__main__":
