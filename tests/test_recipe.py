@@ -121,7 +121,10 @@ def test_settings(setting, key, value):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["optim.lrr=0.1"], r"unknown key 'optim.lrr'; did you mean 'optim.lr'\? choose from data.name"),
+        (
+            ["optim.lrr=0.1"],
+            r"unknown key 'optim.lrr'; did you mean 'optim.lr'\? choose from optim.lr, .*\(29 in all\)",
+        ),
         (["lr=0.1"], r"unknown key 'lr'"),
         (["optim.lr=-1"], r"optim.lr must be greater than 0, got -1"),
         (["optim.momentum=1.5"], r"optim.momentum must be less than 1, got 1.5"),

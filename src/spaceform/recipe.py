@@ -165,12 +165,19 @@ class Recipe(_Value):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+_LISTED = 12  # names that a sentence has room for
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a name that is not among the known ones."""
+    """The sentence for a name that is not among the known ones; of many, the nearest are listed."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {what} {name!r}; {hint}choose from {', '.join(known)}"
+    listed = ", ".join(known)
+    if len(known) > _LISTED:
+        nearest = difflib.get_close_matches(name, known, n=_LISTED // 2, cutoff=0)
+        listed = f"{', '.join(nearest)} ({len(known)} in all)"
+    return f"unknown {what} {name!r}; {hint}choose from {listed}"
 
 
 def make(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
