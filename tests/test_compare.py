@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from spaceform import data
+from spaceform.cli import app
 from spaceform.compare import Conditions, jobs, read_recipes, recipes
 from spaceform.heads import HEADS
 from spaceform.recipe import PAPER, QUICK, RecipeError, replace
@@ -150,3 +152,24 @@ def test_recipe_files_take_the_place_of_defaults_and_must_be_equal(tmp_path):
     (tmp_path / "cosine.toml").write_text(to_toml(replace(better["cosine"], {"net.dim": 5})))
     with pytest.raises(RecipeError, match="would not meet the same conditions: net is"):
         jobs(read_recipes([tmp_path], wanted), range(1))
+    with pytest.raises(RecipeError, match="there is no file or folder"):
+        read_recipes([tmp_path / "nowhere"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--heads", " , "], "no head is named; choose from standard"),
+        (["--temperature", "warm"], "'learned' and numbers, got 'warm'"),
+        (["--temperature", "-3"], "beta must be positive"),
+        (["--net", "resnet999"], "unknown net 'resnet999'; did you mean"),
+        (["--net", "small", "--set", "net.hidden=3"], "net.hidden=3 is not an option of net 'small'"),
+        (["--set", "optim.lr=fast"], "optim.lr must be a valid number"),
+        (["--recipes", "nowhere"], "there is no file or folder 'nowhere'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_anything_is_written(tmp_path, arguments, said):
+    found = CliRunner().invoke(app, ["compare", "digits", *arguments, "--out", str(tmp_path / "study")])
+    assert isinstance(found.exception, ValueError)
+    assert said in str(found.exception)
+    assert not (tmp_path / "study").exists()

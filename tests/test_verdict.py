@@ -99,8 +99,10 @@ def test_advice_names_a_winner_only_where_there_is_one():
     assert one.sentence.endswith("standard is behind.")
     (one,) = advice(table(vmf=[0.9, 0.92], cosine=[0.91, 0.92]))
     assert "no clear winner: all 2 are within the noise" in one.sentence
-    (one,) = advice(table(vmf=[0.9, 0.92]))
+    alone = table(vmf=[0.9, 0.92])
+    (one,) = advice(alone)
     assert "only vmf was run" in one.sentence
+    assert footnote(alone) == ["Mean ± standard error over 2 seeds (standard deviation with ddof 0)."]
 
 
 def test_every_goal_of_a_comparison_has_its_sentence():

@@ -123,6 +123,8 @@ def compare(
     found = plan(data, _heads(heads), conditions, dataset=dataset)
     if recipes:
         found = read_recipes(recipes, found)
+    temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
+    planned = jobs(found, seeds_from(seeds), temperatures)  # a wrong plan leaves no folder behind
     folder = out or Path(f"spaceform-{dataset.name}")
     notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": budget.value}
     notes |= {"data_note": dataset.note} if dataset.note else {}
@@ -130,8 +132,7 @@ def compare(
         if search:
             found = _search(found, folder / "search", search, Sampler.tpe, None, workers)
             notes["search"] = f"{search} trials for each head, on the validation split"
-        temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
-        planned = jobs(found, seeds_from(seeds), temperatures)
+            planned = jobs(found, seeds_from(seeds), temperatures)
         study = _carry_out(folder, planned, notes, workers, on, address, cpus, gpus)
     _close([folder], folder, _show(study))
 
@@ -320,12 +321,16 @@ def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
 def _heads(text: str) -> list[str]:
     from spaceform.heads import HEADS
     from spaceform.published import HEADS as PAPER_HEADS
+    from spaceform.recipe import RecipeError
 
     if text == "all":
         return list(HEADS)
     if text == "paper":
         return list(PAPER_HEADS)
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not named:
+        raise RecipeError(f"no head is named; choose from {', '.join(HEADS)}, or 'all'")
+    return named
 
 
 def _changed(settings: list[str] | None) -> str:

@@ -32,7 +32,7 @@ _LOST = (
 )
 
 
-class ClusterError(RuntimeError):
+class ClusterError(ConnectionError):
     """A cluster that cannot be used."""
 
 
@@ -99,9 +99,12 @@ def on_cluster(
 
 
 def _connect(address: str, cpus: float, gpus: float) -> None:
+    host, _, port = address.rpartition(":")
     try:
+        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
+            socket.create_connection((host, int(port)), timeout=5.0).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="spaceform")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"no Ray cluster answers at {address!r} ({str(error).splitlines()[0]}); "
             "start one with `ray start --head`, or leave --on ray out"

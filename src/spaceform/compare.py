@@ -10,9 +10,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
-from spaceform import data
+import torch
+from torch import Tensor
+
+from spaceform import data, nets
 from spaceform.heads import HEADS
-from spaceform.recipe import PAPER, QUICK, Recipe, RecipeError, load, replace, shipped, unknown
+from spaceform.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, replace, shipped, unknown
 from spaceform.study import Job
 
 BudgetName: TypeAlias = Literal["quick", "full", "paper"]
@@ -61,7 +64,11 @@ def recipes(
         changes |= {"net.name": conditions.net, "net.hidden": None, "net.standardize": False}
         changes |= {} if conditions.net in ("small", "projection") else {"data.thumbnail": None}
     changes |= conditions.settings or {}
-    return {head: replace(recipe, changes) for head, recipe in found.items()}
+    changed = {head: replace(recipe, changes) for head, recipe in found.items()}
+    if any(key.startswith("net.") for key in changes):
+        for net in {recipe.net for recipe in changed.values()}:
+            _require_net(net, dataset)
+    return changed
 
 
 def read_recipes(sources: Iterable[str | Path], wanted: Mapping[str, Recipe]) -> dict[str, Recipe]:
@@ -71,6 +78,8 @@ def read_recipes(sources: Iterable[str | Path], wanted: Mapping[str, Recipe]) ->
     """
     found: dict[str, Recipe] = {}
     for source in map(Path, sources):
+        if not source.exists():
+            raise RecipeError(f"--recipes: there is no file or folder {str(source)!r}")
         for path in sorted(source.glob("*.toml")) if source.is_dir() else [source]:
             recipe = load(path)
             if recipe.head.name in found:
@@ -166,6 +175,14 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: BudgetName) -> dict[s
         "budget.patience": stop,
         "schedule.patience": cut,
     }
+
+
+def _require_net(net: Net, dataset: data.Dataset) -> None:
+    """A net that cannot be is refused here, once, and not by each run."""
+    shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
+    without_weights = net.model_dump() | {"pretrained": False, "weights": None}
+    with torch.random.fork_rng():
+        nets.build(input_shape=shape, **without_weights)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:

@@ -31,8 +31,11 @@ GRID: dict[str, tuple[Any, ...]] = {
     "head.curvature": (1e-5, 1e-3, 1e-1),
 }
 """The values that occur in the paper's tables, and two more curvatures; visited in random order."""
-_AROUND = {"optim.lr": 30.0, "optim.temperature_lr": 30.0, "head.curvature": 100.0}
-"""TPE looks this far above and below the value it starts from, in logarithms; at the rest, in the grid."""
+_AROUND = {"optim.lr": 30.0, "optim.weight_decay": 30.0, "optim.temperature_lr": 30.0, "head.beta": 4.0}
+_AROUND |= {"head.curvature": 100.0}
+"""TPE looks this far above and below the value it starts from, in logarithms."""
+_BETWEEN = {"head.init_ratio": (0.4, 0.99)}
+"""TPE looks between these; at what is in neither table, in the grid."""
 _OWN = {
     "standard": (),
     "hyperbolic": ("head.curvature",),
@@ -100,6 +103,9 @@ def space(recipe: Recipe, sampler: SamplerName) -> dict[str, optuna.distribution
         if sampler == "tpe" and key in _AROUND and value > 0:
             low, high = value / _AROUND[key], value * _AROUND[key]
             found[key] = optuna.distributions.FloatDistribution(low, high, log=True)
+        elif sampler == "tpe" and key in _BETWEEN:
+            low, high = _BETWEEN[key]
+            found[key] = optuna.distributions.FloatDistribution(min(low, value), max(high, value))
         else:
             choices = GRID[key] if sampler == "grid" or value in GRID[key] else (value, *GRID[key])
             found[key] = optuna.distributions.CategoricalDistribution(choices)

@@ -182,27 +182,30 @@ def print_results(table: pd.DataFrame) -> None:
     if not columns:
         console.print("no run is finished yet: there is nothing to compare")
         return
-    plain = not console.is_terminal
+    plain, alone = not console.is_terminal, len(labels) == 1
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown.add_column("head", no_wrap=True)
     for measure in columns:
         shown.add_column(f"{measure.title} {'↑' if measure.higher else '↓'}", justify="right")
     for label in labels:
-        shown.add_row(label, *(_cell(measure, rows[measure].get(label), plain) for measure in columns))
+        cells = (_cell(measure, rows[measure].get(label), plain, alone) for measure in columns)
+        shown.add_row(label, *cells)
     console.print(shown)
     for sentence in verdict.footnote(table):
         console.print(sentence, style="dim")
-    if plain:
+    if plain and not alone:
         console.print("* marks what a terminal shows in bold.")
     console.print()
     for found in verdict.advice(table):
         console.print(found.sentence, highlight=False)
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool) -> str:
+def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone: bool) -> str:
     if row is None:
         return "–"
     text = measure.text(row.mean, row.sem if row.seeds > 1 else None)
+    if alone:
+        return text
     if not row.tied:
         return text + ("  " if plain else "")
     return f"{text} *" if plain else f"[bold]{text}[/bold]"

@@ -207,13 +207,15 @@ def footnote(table: pd.DataFrame) -> list[str]:
     said = []
     if len(counts) and counts.min() > 1:
         seeds = str(counts.iloc[0]) if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}"
-        said.append(
-            f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 0). Bold: the best, and "
-            "those not significantly worse (Welch's t-test against the best, Holm-corrected, 5%)."
-        )
-        if counts.min() < 5:
+        said.append(f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 0).")
+        if len(counts) > 1:
+            said[-1] += (
+                " Bold: the best, and those not significantly worse "
+                "(Welch's t-test against the best, Holm-corrected, 5%)."
+            )
+        if len(counts) > 1 and counts.min() < 5:
             said.append("With fewer than five seeds the test sees large differences only.")
-    elif len(counts):
+    elif len(counts) > 1:
         said.append("Bold: the best. Some rows have one seed only, so there is no error bar and no test.")
     if "retrieval.items" in finished and finished["retrieval.items"].notna().any():
         said.append(f"mAP@R among {int(finished['retrieval.items'].max()):,} test items.")
