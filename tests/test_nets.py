@@ -30,6 +30,24 @@ def test_small_net_is_the_papers():
     assert not net.embedding.bias.any()
 
 
+def test_residual_net_is_the_smallest_of_its_kind():
+    torch.manual_seed(0)
+    net = nets.build("residual", 5, (3, 32, 32)).double()
+    convolutions = [m for m in net.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 7  # and the embedding: eight layers
+    assert sum(m.weight.numel() for m in convolutions) == 432 + 2 * 2304 + 4608 + 9216 + 18432 + 36864
+    x = torch.rand(4, 3, 32, 32, dtype=torch.float64)
+    first = F.relu(net.norm(net.conv(x)))
+    halved = net.blocks[1](first)
+    assert halved.shape == (4, 32, 16, 16)
+    with torch.no_grad():  # a block whose second norm says nothing hands on every second pixel
+        net.blocks[1].norm2.weight.zero_()
+        passed = net.blocks[1](first)
+    torch.testing.assert_close(passed[:, :16], first[:, :, ::2, ::2])
+    assert not passed[:, 16:].any()
+    assert net(x).shape == (4, 5)
+
+
 def plain(net: nets.SmallNet, x: torch.Tensor) -> torch.Tensor:
     """The text of the paper, layer by layer."""
     x = F.max_pool2d(F.relu(net.norm1(net.conv1(x))), 2)
