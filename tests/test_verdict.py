@@ -1,5 +1,7 @@
 """Who won, who is tied, and what may not be said."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from spaceform import verdict
+from spaceform import terminal, verdict
 from spaceform.verdict import Measure, advice, footnote, holm, measures, standard_error, summarize, welch
 
 ACCURACY = Measure("accuracy", "accuracy %", "accuracy")
@@ -141,3 +143,24 @@ def test_what_is_missing_is_left_out_and_said():
     assert measures(nothing) == ()
     assert advice(nothing) == []
     assert summarize(nothing, ACCURACY) == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
+    rows = [
+        {"label": label, "seed": seed, "state": "finished", "task": "classification"}
+        | {m.column: 0.5 + 0.1 * seed for m in verdict.CLASSIFICATION}
+        for label in ("vmf", "power_spherical")
+        for seed in range(3)
+    ]
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    terminal.print_results(pd.DataFrame(rows))
+    said = capsys.readouterr().out
+    figures = ["60.00 ± 4.71", "0.600 ± 0.047"]
+    table_part = said[: said.index("Mean ±")]
+    assert [table_part.count(figure) for figure in figures] == [2 * 5, 2 * 3]
+    plain = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", table_part).splitlines() if line]
+    assert max(map(len, plain)) <= width
+    if width == 80:
+        assert len([line for line in plain if line.startswith("vmf")]) == 2

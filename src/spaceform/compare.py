@@ -153,10 +153,10 @@ def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, 
 
 
 def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
-    """The paper's 512 for retrieval and 128 for many classes; 16 for few."""
+    """The paper's 512 for retrieval and 128 for many classes; 32 for few."""
     if task == "retrieval":
         return 512 if dataset.kind == "features" else 128
-    return 16 if len(dataset.classes) <= 20 else 128
+    return 32 if len(dataset.classes) <= 20 else 128
 
 
 def _budget(recipe: Recipe, dataset: data.Dataset, budget: BudgetName) -> dict[str, Any]:

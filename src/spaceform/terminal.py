@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from types import TracebackType
 from typing import TextIO, final
 
@@ -19,6 +20,7 @@ from spaceform.progress import duration
 from spaceform.published import Pair
 from spaceform.study import Status
 
+_GAP = 2
 _STYLE = {"finished": "green", "failed": "red", "running": "bold", "waiting": "dim", "stopped": "yellow"}
 
 
@@ -112,8 +114,12 @@ class Board:
 
     def _table(self) -> Table:
         lines = list(self._lines.values())
+        now = time.monotonic()
+        for line in lines:
+            if line.state == "running" and line.began:
+                line.seconds = now - line.began
         done = sum(line.state == "finished" for line in lines)
-        caption = f"{done} of {len(lines)} runs finished, {duration(time.monotonic() - self._began)} so far"
+        caption = f"{done} of {len(lines)} runs finished, {duration(now - self._began)} so far"
         return _runs_table(_shortened(lines), caption)
 
 
@@ -183,14 +189,26 @@ def print_results(table: pd.DataFrame) -> None:
         console.print("no run is finished yet: there is nothing to compare")
         return
     plain, alone = not console.is_terminal, len(labels) == 1
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown.add_column("head", no_wrap=True)
-    for measure in columns:
-        shown.add_column(f"{measure.title} {'↑' if measure.higher else '↓'}", justify="right")
-    for label in labels:
-        cells = (_cell(measure, rows[measure].get(label), plain, alone) for measure in columns)
-        shown.add_row(label, *cells)
-    console.print(shown)
+    cells = {
+        measure: [_cell(measure, rows[measure].get(label), plain, alone) for label in labels]
+        for measure in columns
+    }
+    widths = {
+        measure: max(len(word.plain) for word in map(Text.from_markup, (*cells[measure], *_title(measure))))
+        for measure in columns
+    }
+    head = max(len("head"), *map(len, labels))
+    for part in _parts(columns, widths, console.width - head):
+        shown = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        shown.add_column("head", no_wrap=True)
+        for measure in part:
+            title = " ".join(_title(measure))
+            shown.add_column(title, justify="right", min_width=widths[measure])
+        for i, label in enumerate(labels):
+            shown.add_row(label, *(cells[measure][i] for measure in part))
+        console.print(shown)
+        if part[-1] is not columns[-1]:
+            console.print()
     for sentence in verdict.footnote(table):
         console.print(sentence, style="dim")
     if plain and not alone:
@@ -198,6 +216,24 @@ def print_results(table: pd.DataFrame) -> None:
     console.print()
     for found in verdict.advice(table):
         console.print(found.sentence, highlight=False)
+
+
+def _title(measure: verdict.Measure) -> list[str]:
+    """Words that a line break may part; the arrow best stays with the last."""
+    *words, last = measure.title.split()
+    return [*words, f"{last} {'↑' if measure.higher else '↓'}"]
+
+
+def _parts(
+    columns: Sequence[verdict.Measure], widths: dict[verdict.Measure, int], room: int
+) -> list[list[verdict.Measure]]:
+    """Columns that stand side by side, in parts of about a size: no figure is ever broken."""
+    for count in range(1, len(columns)):
+        size = ceil(len(columns) / count)
+        parts = [list(columns[i : i + size]) for i in range(0, len(columns), size)]
+        if all(sum(widths[measure] + _GAP for measure in part) <= room for part in parts):
+            return parts
+    return [[measure] for measure in columns]
 
 
 def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone: bool) -> str:
