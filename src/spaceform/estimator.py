@@ -3,13 +3,14 @@
 import math
 import threading
 from collections.abc import Iterator
-from copy import deepcopy
+from hashlib import blake2b
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize_scalar
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -17,7 +18,7 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -25,7 +26,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from spaceform.calibrators import TemperatureScaling
-from spaceform.heads import HEADS
+from spaceform.heads import HEADS, Head
 from spaceform.predictive import predictive
 
 Array = NDArray[Any]
@@ -36,21 +37,33 @@ _building = threading.Lock()
 _DRAWS = 64
 """Fixed draws of a stochastic head, at prediction."""
 
-_FEWEST_MISTAKES = 10
-"""A temperature is told by the mistakes: with fewer, the fitted one runs to extremes."""
+_HIDDEN = 256
+"""Units of the hidden layer that `hidden="auto"` tries."""
 
 _SMALLEST_HELD_OUT = 50
-"""A held-out part with fewer examples says too little to stop by; then all data trains, for all epochs."""
+"""A held-out part with fewer examples says too little; then three parts take turns in being held out."""
+
+_LOG_TEMPERATURE_SPREAD = 0.5
+"""Of the prior of log T: a held-out part without mistakes would send T to 0."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """Features in, calibrated probabilities out, through an embedding in the geometry of your choice.
 
-    `z = project(standardise(x))` is linear, or has one ReLU layer of width `hidden`; the head is one of
-    `spaceform.HEADS` by name, with `head_options` for its constructor. Training is Adam on mini-batches; a
-    stratified `validation_fraction` is held out, the rate is halved when its loss stalls for `patience`/2
-    epochs, training stops when it stalls for `patience`, the best epoch is kept, and a temperature is fitted
-    on the same part (`calibrate`). Where that part would hold fewer than 50 examples, all of them train.
+    The embedding is a linear function of the standardised features, or has a ReLU layer of `hidden` units;
+    "auto" tries 0 and 256 and keeps what has the lower held-out loss. The head is one of `spaceform.HEADS` by
+    name, with `head_options` for its constructor. Training is AdamW on mini-batches (`batch_size=None`: a
+    sixteenth of the data, 32 to 256 rows) with `dropout` of features.
+
+    First a stratified `validation_fraction` is held out: the rate is halved when its loss stalls for
+    `patience`/2 epochs, training stops when it stalls for `patience`, and a temperature is fitted on it at
+    the best epoch (`calibrate`). Then the network is trained anew on everything, as long and at the same
+    rates. Where that part would have fewer than 50 rows, three thirds take turns in being held out; where a
+    class has fewer than three rows, nothing is, and training takes `max_epochs`.
+
+    `sample_weight` enters all of it: standardisation, training, stopping and temperature. Rows are first put
+    in an order of their own, equal ones as one row with their weights added: a weight of two is a row given
+    twice, to the last bit, and the order in which rows are given does not matter.
 
     The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones
     (`spaceform.predictive`): the same row has the same probabilities in every batch.
@@ -61,12 +74,13 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 (scikit-learn's own convention)
         "head": [StrOptions(set(HEADS))],
         "dim": [Interval(Integral, 1, None, closed="left"), None],
-        "hidden": [Interval(Integral, 1, None, closed="left"), None],
+        "hidden": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "head_options": [dict, None],
         "standardize": ["boolean"],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
         "lr": [Interval(Real, 0, None, closed="neither")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
         "patience": [Interval(Integral, 1, None, closed="left")],
@@ -80,15 +94,16 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         head: str = "cosine",
         *,
         dim: int | None = None,
-        hidden: int | None = None,
+        hidden: int | Literal["auto"] = "auto",
         head_options: dict[str, Any] | None = None,
         standardize: bool = True,
+        dropout: float = 0.3,
         lr: float = 0.003,
         weight_decay: float = 0.0,
-        batch_size: int = 256,
-        max_epochs: int = 200,
+        batch_size: int | None = None,
+        max_epochs: int = 100,
         validation_fraction: float = 0.1,
-        patience: int = 10,
+        patience: int = 8,
         calibrate: bool = True,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
@@ -98,6 +113,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         self.hidden = hidden
         self.head_options = head_options
         self.standardize = standardize
+        self.dropout = dropout
         self.lr = lr
         self.weight_decay = weight_decay
         self.batch_size = batch_size
@@ -117,38 +133,55 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """Fit from scratch."""
         X, y, weight = self._validated(X, y, sample_weight, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        present = weight > 0
-        X, labels, weight = X[present], labels[present], weight[present]
+        X, labels, weight = _merged(X, labels, weight)
         if len(np.unique(labels)) < 2:
             raise ValueError(
                 f"a classifier needs at least two classes, got one class: {self.classes_[labels[:1]]}; "
                 "check y and sample_weight"
             )
         self._start(X, weight)
-        train, held_out = self._hold_out(labels)
         x, target, w = self._tensors(X, labels, weight)
-        best, best_loss, stalled = self._parameters(), np.inf, 0
-        self.loss_curve_: list[float] = []
-        for epoch in range(self.max_epochs):
-            self.n_iter_ = epoch + 1
-            self.head_.start_epoch(epoch)
-            trained = self._epoch(x[train], target[train], w[train])
-            loss = self._loss(x[held_out], target[held_out], w[held_out]) if len(held_out) else trained
-            self.loss_curve_.append(loss)
-            if loss < best_loss - 1e-5:
-                best, best_loss, stalled = self._parameters(), loss, 0
-                continue
-            stalled += 1
-            if stalled % max(1, self.patience // 2) == 0:
-                for group in self._optimizer.param_groups:
-                    group["lr"] /= 2
-            if stalled >= self.patience and len(held_out):
-                break
-        if len(held_out):
-            self._module.load_state_dict(best)
+        parts = self._parts(labels)
+        widths = (0, _HIDDEN) if self.hidden == "auto" else (self.hidden,)
+        self.hidden_, rates = widths[0], [1.0] * self.max_epochs
+        if parts:
+            rehearsed = {width: self._rehearse(x, target, w, parts, width) for width in widths}
+            self.hidden_ = min(rehearsed, key=lambda width: min(rehearsed[width].losses))
+            rates, self.loss_curve_ = rehearsed[self.hidden_].rates, rehearsed[self.hidden_].losses
             if self.calibrate:
-                self._calibrate(x[held_out], target[held_out])
+                held_out = torch.cat([rows for _, rows in parts])
+                logits = rehearsed[self.hidden_].logits
+                self.calibrator_ = _temperature(logits, target[held_out], w[held_out])
+        self._network = self._new_network(x, self.hidden_)
+        trained = [self._network.train_epoch(x, target, w, *step) for step in enumerate(rates)]
+        if not parts:
+            self.loss_curve_ = trained
+        self.n_iter_ = len(rates)
         return self
+
+    def _rehearse(
+        self, x: Tensor, y: Tensor, w: Tensor, parts: list[tuple[Tensor, Tensor]], hidden: int
+    ) -> "_Rehearsal":
+        """Train with each part held out, all in step."""
+        networks = [self._new_network(x[train], hidden) for train, _ in parts]
+        held_out = torch.cat([rows for _, rows in parts])
+        rates: list[float] = []
+        losses: list[float] = []
+        best, best_logits, rate = 0, torch.empty(0), 1.0
+        for epoch in range(self.max_epochs):
+            rates.append(rate)
+            for network, (train, _) in zip(networks, parts, strict=True):
+                network.train_epoch(x[train], y[train], w[train], epoch, rate)
+            found = [n.logits(x[rows]) for n, (_, rows) in zip(networks, parts, strict=True)]
+            logits = torch.cat(found, dim=1)
+            losses.append(_weighted_nll(logits, y[held_out], w[held_out]))
+            if epoch == 0 or losses[epoch] < losses[best]:
+                best, best_logits = epoch, logits
+            elif epoch - best >= self.patience:
+                break
+            elif (epoch - best) % max(1, self.patience // 2) == 0:
+                rate /= 2
+        return _Rehearsal(rates[: best + 1], losses, best_logits)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
@@ -159,28 +192,42 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         sample_weight: ArrayLike | None = None,
     ) -> "SpaceformClassifier":
         """One pass over a part of the data; the first call names all `classes`, and standardises for all."""
-        first = not hasattr(self, "head_")
+        first = not hasattr(self, "_network")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes=, every class that will come")
             self.classes_ = np.unique(np.asarray(classes))
             self._start(X, weight)
+            self.hidden_ = 0 if self.hidden == "auto" else self.hidden
+            self._network = self._new_network(self._inputs(X, checked=True), self.hidden_)
             self.n_iter_ = 0
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
         if not np.isin(y, self.classes_).all():
             strange = np.setdiff1d(y, self.classes_)
             raise ValueError(f"y holds classes that the first call did not name: {strange!r}")
+        labels = np.searchsorted(self.classes_, y)
+        self._network.train_epoch(*self._tensors(X, labels, weight), epoch=self.n_iter_)
         self.n_iter_ += 1
-        self._epoch(*self._tensors(X, np.searchsorted(self.classes_, y), weight))
         return self
+
+    @property
+    def net_(self) -> nn.Module:
+        """The projection: standardised features in, embeddings out."""
+        return self._network.net
+
+    @property
+    def head_(self) -> Head:
+        """The fitted head."""
+        return self._network.head
 
     # Predicting.
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Probabilities of the classes in the order of `classes_`, calibrated where `fit` held data out."""
-        logits = self._logits(self._inputs(X))
+        x = self._inputs(X)
+        logits = self._network.logits(x)
         calibrated = getattr(self, "calibrator_", None)
         log_p = calibrated(logits) if calibrated is not None else logits.log_softmax(-1).logsumexp(0)
         p: Array = log_p.softmax(-1).double().cpu().numpy()
@@ -193,13 +240,15 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def transform(self, X: ArrayLike) -> Array:
         """Embeddings, un-normalised: compare them by `head_.geometry`."""
-        z: Array = self._embed(self._inputs(X)).cpu().numpy()
+        x = self._inputs(X)
+        z: Array = self._network.embed(x).cpu().numpy()
         return z
 
     def confidence(self, X: ArrayLike) -> Array:
         """How sure the network is of each embedding: its norm, or its concentration. Not a probability."""
+        x = self._inputs(X)
         with torch.no_grad():
-            c: Array = self.head_.confidence(self._embed(self._inputs(X))).cpu().numpy()
+            c: Array = self.head_.confidence(self._network.embed(x)).cpu().numpy()
         return c
 
     @property
@@ -216,121 +265,180 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return x, target, _check_sample_weight(sample_weight, x, dtype=x.dtype, ensure_non_negative=True)
 
     def _start(self, X: Array, weight: Array) -> None:
-        """Standardisation from `X`, and a network, a head and an optimiser drawn from `random_state`."""
+        """The seed, and the standardisation of `X`."""
         self.__dict__.pop("calibrator_", None)
-        random = check_random_state(self.random_state)
-        self._seed = int(random.randint(2**31 - 1))
-        self._generator = torch.Generator(self.device).manual_seed(self._seed)
-        classes, features = len(self.classes_), X.shape[1]
-        self.mean_ = np.zeros(features)
-        self.scale_ = np.ones(features)
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.mean_ = np.zeros(X.shape[1])
+        self.scale_ = np.ones(X.shape[1])
         if self.standardize:
             self.mean_ = np.average(X.astype(np.float64), axis=0, weights=weight)
             spread = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weight))
             self.scale_ = np.where(spread > 1e-12 * np.abs(self.mean_), spread, 1.0)
             self.scale_[self.scale_ == 0] = 1.0
-        dim = self.dim or min(512, max(features, classes, 2))
-        dtype = torch.float64 if X.dtype == np.float64 else torch.float32
+
+    def _new_network(self, x: Tensor, hidden: int) -> "_Network":
+        """A network for data like `x`; the same one whenever it is asked for."""
+        features, classes = x.shape[1], len(self.classes_)
+        dim = self.dim or min(256, max(features, classes, 2))
         with _building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            layers = (
-                [nn.Linear(features, dim)]
-                if self.hidden is None
-                else [nn.Linear(features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, dim)]
-            )
-            self.net_ = nn.Sequential(*layers).to(self.device, dtype)
-            options = self.head_options or {}
-            self.head_ = HEADS[self.head](dim, classes, **options).to(self.device, dtype)
-        self.head_.prepare(self._embed(self._inputs(X, checked=True)))
-        groups: list[dict[str, Any]] = [{"params": [*self.net_.parameters()]}]
-        for group in self.head_.parameter_groups():
-            options = {"lr": self.lr * _relative_size(group["params"], dim, classes)}
-            if group["name"] in ("temperature", "hyperplanes"):
-                options["weight_decay"] = 0.0
-            groups.append({"params": group["params"], **options})
-        self._optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=self.weight_decay)
+            net = (_with_hidden_layer(features, hidden, dim) if hidden else _linear(x, dim)).to(x)
+            head = HEADS[self.head](dim, classes, **(self.head_options or {})).to(x)
+            head.prepare(net(x).detach())
+        batch = self.batch_size or min(256, max(32, len(x) // 16))
+        return _Network(net, head, self.lr, self.weight_decay, self.dropout, batch, self._seed)
 
-    def _calibrate(self, x: Tensor, y: Tensor) -> None:
-        logits = self._logits(x)
-        mistakes = int((logits.softmax(-1).mean(0).argmax(1) != y).sum())
-        if mistakes >= _FEWEST_MISTAKES:
-            self.calibrator_ = TemperatureScaling().fit(logits, y)
-
-    @property
-    def _module(self) -> nn.ModuleDict:
-        return nn.ModuleDict({"net": self.net_, "head": self.head_})
-
-    def _parameters(self) -> dict[str, Tensor]:
-        return deepcopy(self._module.state_dict())
-
-    def _hold_out(self, labels: Array) -> tuple[Array, Array]:
-        everything = np.arange(len(labels))
-        size = round(len(labels) * self.validation_fraction)
-        if size < max(_SMALLEST_HELD_OUT, len(np.unique(labels))) or np.bincount(labels).min() < 2:
-            return everything, everything[:0]
-        train, held_out = train_test_split(
-            everything, test_size=size, stratify=labels, random_state=self._seed
+    def _parts(self, labels: Array) -> list[tuple[Tensor, Tensor]]:
+        """(rows to train on, rows held out): one such pair, three, or none."""
+        n, rarest = len(labels), int(np.bincount(labels)[np.unique(labels)].min())
+        size = round(n * self.validation_fraction)
+        if size == 0 or rarest < 3:
+            return []
+        split = (
+            StratifiedShuffleSplit(1, test_size=size, random_state=self._seed)
+            if size >= max(_SMALLEST_HELD_OUT, len(np.unique(labels)))
+            else StratifiedKFold(3, shuffle=True, random_state=self._seed)
         )
-        return train, held_out
+        return [
+            (torch.from_numpy(train), torch.from_numpy(held_out))
+            for train, held_out in split.split(np.zeros((n, 1)), labels)
+        ]
 
     def _inputs(self, X: ArrayLike, *, checked: bool = False) -> Tensor:
-        """Standardised features on the device."""
+        """Standardised features on the device, in the type that the network was fitted in."""
         if not checked:
-            check_is_fitted(self, "head_")
+            check_is_fitted(self, "_network")
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        dtype = next(self.net_.parameters()).dtype
         x = torch.as_tensor((np.asarray(X) - self.mean_) / self.scale_)
+        fitted = hasattr(self, "_network") and not checked
+        dtype = next(self.net_.parameters()).dtype if fitted else torch.as_tensor(np.asarray(X)[:0]).dtype
         return x.to(self.device, dtype)
 
     def _tensors(self, X: Array, labels: Array, weight: Array) -> tuple[Tensor, Tensor, Tensor]:
         x = self._inputs(X, checked=True)
         return x, torch.as_tensor(labels).to(self.device), torch.as_tensor(weight).to(x)
 
-    def _epoch(self, x: Tensor, y: Tensor, w: Tensor) -> float:
-        """One pass of mini-batches in random order; the weighted mean objective."""
-        total = 0.0
+
+class _Rehearsal(NamedTuple):
+    rates: list[float]
+    """Up to the best epoch, relative to `lr`."""
+    losses: list[float]
+    logits: Tensor
+    """Of all held-out rows at the best epoch, part by part."""
+
+
+@final
+class _Network:
+    """A net, a head, and what trains them."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Head,
+        lr: float,
+        weight_decay: float,
+        dropout: float,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.net, self.head, self.lr, self.dropout, self.batch_size = net, head, lr, dropout, batch_size
+        self.generator = torch.Generator(next(net.parameters()).device).manual_seed(seed)
+        groups: list[dict[str, Any]] = [{"params": [*net.parameters()], "relative": 1.0}]
+        for group in head.parameter_groups():
+            options = {"relative": _relative_size(group["params"], head.dim, head.num_classes)}
+            if group["name"] in ("temperature", "hyperplanes"):
+                options["weight_decay"] = 0.0
+            groups.append({"params": group["params"], **options})
+        self.optimizer = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay)
+
+    def train_epoch(self, x: Tensor, y: Tensor, w: Tensor, epoch: int, rate: float = 1.0) -> float:
+        """One pass of mini-batches in random order, at `rate` times the rate; the weighted mean objective."""
+        self.head.start_epoch(epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * group["relative"] * rate
+        total, mean_weight = 0.0, w.mean()
         for rows in self._batches(len(x)):
-            objective = (self.head_(self.net_(x[rows]), y[rows], generator=self._generator) * w[rows]).sum()
-            self._optimizer.zero_grad()
-            (objective / w[rows].sum().clamp_min(torch.finfo(w.dtype).tiny)).backward()
-            self._optimizer.step()
+            z = self.net(self._thinned(x[rows]))
+            objective = (self.head(z, y[rows], generator=self.generator) * w[rows]).sum()
+            self.optimizer.zero_grad()
+            (objective / (mean_weight * len(rows))).backward()
+            self.optimizer.step()
             total += objective.item()
         return total / float(w.sum())
 
     def _batches(self, n: int) -> Iterator[Tensor]:
-        if n <= self.batch_size:
-            yield torch.arange(n, device=self.device)
-            return
-        order = torch.randperm(n, generator=self._generator, device=self.device)
+        order = torch.randperm(n, generator=self.generator, device=self.generator.device)
         yield from order.tensor_split(-(-n // self.batch_size))
 
-    def _embed(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.net_(x)
+    def _thinned(self, x: Tensor) -> Tensor:
+        """Dropout from this network's own generator: `nn.Dropout` has the global one alone."""
+        if self.dropout == 0:
+            return x
+        kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=self.generator)
+        return x * kept.div_(1 - self.dropout)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    @torch.no_grad()
+    def embed(self, x: Tensor) -> Tensor:
+        """Embeddings of standardised features."""
+        return torch.cat([self.net(rows) for rows in x.split(1024)])
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
         """Logit samples (draws, n, classes), in blocks; a function of each row alone (`predictive`)."""
-        with torch.no_grad():
-            predict = predictive(self.head_, draws=_DRAWS)
-            return torch.cat([predict(self.net_(rows)) for rows in x.split(1024)], dim=1)
-
-    def _loss(self, x: Tensor, y: Tensor, w: Tensor) -> float:
-        log_p = self._logits(x).log_softmax(-1).logsumexp(0)
-        nll = -log_p.log_softmax(-1).gather(1, y[:, None])[:, 0]
-        return float((nll * w).sum() / w.sum())
+        predict = predictive(self.head, draws=_DRAWS)
+        return torch.cat([predict(self.net(rows)) for rows in x.split(1024)], dim=1)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "_generator" in state:
-            state["_generator"] = state["_generator"].get_state()
-        return state
+        state = {"device": self.generator.device, "at": self.generator.get_state()}
+        return {**self.__dict__, "generator": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_generator" in state:
-            generator = torch.Generator(state["device"])
-            generator.set_state(state["_generator"])
-            state = state | {"_generator": generator}
-        super().__setstate__(state)
+        self.__dict__ |= state
+        self.generator = torch.Generator(state["generator"]["device"])
+        self.generator.set_state(state["generator"]["at"])
+
+
+def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Each distinct (x, y) of positive weight once, weights added, in an order that depends on them alone."""
+    rows: dict[bytes, list[int]] = {}
+    for i in np.flatnonzero(weight > 0):
+        # + 0.0: minus zero equals zero, but has other bytes
+        key = blake2b((X[i] + 0.0).tobytes(), digest_size=16, salt=int(labels[i]).to_bytes(8)).digest()
+        rows.setdefault(key, []).append(int(i))
+    groups = [rows[key] for key in sorted(rows)]
+    first = np.array([group[0] for group in groups], dtype=np.intp)
+    return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
+
+
+def _linear(x: Tensor, dim: int) -> nn.Module:
+    """A projection on the principal axes of `x`; a rotation where there is room for all of them."""
+    layer = nn.Linear(x.shape[1], dim)
+    with torch.no_grad():
+        nn.init.orthogonal_(layer.weight)
+        layer.bias.zero_()
+        if dim < min(x.shape):
+            layer.weight.copy_(torch.svd_lowrank(x, q=dim, niter=2)[2].T)
+    return layer
+
+
+def _with_hidden_layer(features: int, hidden: int, dim: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+
+
+def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor, inverse_temperature: float = 1.0) -> float:
+    log_p = (logits * inverse_temperature).log_softmax(-1).logsumexp(0) - math.log(len(logits))
+    nll = -log_p.gather(1, y[:, None])[:, 0]
+    return float((nll * w).sum() / w.sum())
+
+
+def _temperature(logits: Tensor, y: Tensor, w: Tensor) -> TemperatureScaling:
+    """The most probable T: weighted likelihood of the held-out rows, prior log T ~ N(0, 0.5²)."""
+    n = float(w.sum() / w.mean())
+
+    def loss(t: float) -> float:
+        return n * _weighted_nll(logits, y, w, math.exp(-t)) + (t / _LOG_TEMPERATURE_SPREAD) ** 2 / 2
+
+    return TemperatureScaling(math.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
 def _relative_size(parameters: list[nn.Parameter], dim: int, classes: int) -> float:

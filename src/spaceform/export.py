@@ -72,6 +72,10 @@ def graph(run: Run, *, calibrator: str | None = "temperature", draws: int = 64) 
     scale = None if how is None or not how.mean else _ZScore(how.mean, how.std)
     chosen = None if calibrator is None else run.calibrators[calibrator]
     model = deepcopy(run.model).cpu().float()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            # A table may be a view of a larger one; a saved program wants tensors whole.
+            setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     return Graph(model.net, model.head, scale=scale, calibrator=chosen, draws=draws).eval()
 
 

@@ -1,9 +1,11 @@
 """What a run says about new data, as a table: classes, calibrated probabilities, confidence, embeddings."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -136,13 +138,24 @@ def _array(path: Path) -> NDArray[np.generic]:
         assert isinstance(loaded, Tensor)
         return loaded.numpy()
     try:
-        found = np.load(path, allow_pickle=False)
-        x = found if isinstance(found, np.ndarray) else found["X"]
+        with path.open("rb") as file:  # numpy leaves a damaged file open
+            found = np.load(file, allow_pickle=False)
+            x = found if isinstance(found, np.ndarray) else found["X"]
     except KeyError:
         raise ValueError(f"{path} has no array 'X'; save the inputs by np.savez(file, X=X)") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read as arrays ({error})") from None
-    return x.astype(np.float32) if x.dtype == np.float16 else x
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as arrays ({error}); was it written whole?") from None
+    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
+        raise ValueError(f"X of {path} must hold real numbers, got {x.dtype}")
+    if x.ndim < 2 or len(x) == 0:
+        raise ValueError(f"X of {path} must have one row an item and at least one row, got shape {x.shape}")
+    x = x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x
+    if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
+        raise ValueError(
+            f"X of {path} has NaN or infinite values in {int((~finite).sum())} of {len(x)} rows, the first "
+            f"is row {int((~finite).argmax())}; remove or fill them"
+        )
+    return x
 
 
 def write_table(frame: "DataFrame", path: Path) -> None:
