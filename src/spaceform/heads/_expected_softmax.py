@@ -65,8 +65,9 @@ def expected_objective(
     """
     batch, draws = cos.shape
     chunk = class_chunk
-    if chunk is None and batch * (1 + v.shape[1]) * len(weight) > _KEPT:
-        chunk = max(1, _CHUNK // (batch * draws))
+    rows = 1 + v.shape[1]
+    if chunk is None and batch * rows * len(weight) > _KEPT:
+        chunk = max(1, _CHUNK // (batch * max(draws, rows)))
     if chunk is None or chunk >= len(weight):
         return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, law)
     return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, law, chunk)
@@ -84,8 +85,10 @@ def _mixtures(cos: Tensor, sin: Tensor, pairs: int) -> Float[Tensor, "batch draw
 
 
 def _blocks(batch: int, numbers: int) -> list[slice]:
-    """Slices of examples; one when compiling, where the fused code needs no cache."""
-    size = max(1, batch if torch.compiler.is_compiling() else _BLOCK // numbers)
+    """Slices of examples; one when compiling: a loop would fix the batch, and fused code needs no cache."""
+    if torch.compiler.is_compiling():
+        return [slice(None)]
+    size = max(1, _BLOCK // numbers)
     return [slice(a, min(a + size, batch)) for a in range(0, max(batch, 1), size)]
 
 
@@ -256,28 +259,32 @@ class _Streamed(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         batch, draws = cos.shape
-        pairs, dim = v.shape[1:]
-        order = dim / 2 - 1
-        mixed = _mixtures(cos, sin, pairs)
+        mixed = _mixtures(cos, sin, v.shape[1])
         rows = torch.cat([mu[:, None], v], 1)
         log_sum = cos.new_full((batch, draws), -torch.inf)
         for w in weight.split(chunk):
-            evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), order)
-            products = (rows.view(-1, dim) @ w.T).view(batch, 1 + pairs, len(w))
-            part = [
-                _logsumexp(evidence.log(_shift(mixed[b], products[b], beta)))
-                for b in _blocks(batch, draws * len(w))
-            ]
-            log_sum = torch.logaddexp(log_sum, torch.cat(part))
+            log_sum = torch.logaddexp(log_sum, _log_sum(w, rows, mixed, beta, law))
         ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y)
         ctx.law, ctx.chunk = law, chunk
-        return log_sum.mean(1) - beta * _target(weight, y, mu, length, law, order).value
+        return log_sum.mean(1) - beta * _target(weight, y, mu, length, law, mu.shape[1] / 2 - 1).value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with no_autocast(grad):
             return _streamed_backward(ctx, grad)
+
+
+def _log_sum(
+    w: Float[Tensor, "classes dim"], rows: Tensor, mixed: Tensor, beta: Tensor, law: Law
+) -> Float[Tensor, "batch draws"]:
+    """The log Σ_j C(‖w̃_j‖)/C(k) of each draw over these classes."""
+    batch, draws, _ = mixed.shape
+    dim = rows.shape[2]
+    evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), dim / 2 - 1)
+    products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
+    shifts = (_shift(mixed[b], products[b], beta) for b in _blocks(batch, draws * len(w)))
+    return torch.cat([_logsumexp(evidence.log(shift)) for shift in shifts])
 
 
 def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -312,6 +319,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             d_w = d_weight[start : start + ctx.chunk]
             torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
             d_w.addcmul_(own[:, None], w)
+        del products, U  # before the next are made
     if d_weight is not None:
         d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(law, order), alpha=-1)
     others = _finish(grad, beta, target, carried, q_rows, q_sum, cos, sin, rows[:, 1:])

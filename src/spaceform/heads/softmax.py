@@ -308,7 +308,7 @@ _streamed.register_autograd(_autograd, setup_context=_setup_context)
 
 @_streamed.register_fake
 def _(z: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    column = z.new_empty(len(z), 1)
+    column = z.new_empty(z.shape[0], 1)  # not len(z), which is a number and would fix the batch
     return column, torch.empty_like(column), torch.empty_like(column), torch.empty_like(column)
 
 
