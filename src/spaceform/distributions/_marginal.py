@@ -230,9 +230,9 @@ def angle_quantile(
     check_dim(dim)
     k = concentration.reshape(-1)
     u = uniform.reshape(prod(uniform.shape[:lead]), k.shape[0])
-    blocks = [
-        _Angle.apply(u[:, a : a + _ROWS], k[a : a + _ROWS], dim, family)[:2]
-        for a in range(0, max(k.shape[0], 1), _ROWS)
-    ]
+    # A compiled graph takes all rows at once: a loop over blocks would fix their number.
+    whole = torch.compiler.is_compiling()
+    rows = [slice(None)] if whole else [slice(a, a + _ROWS) for a in range(0, max(k.shape[0], 1), _ROWS)]
+    blocks = [_Angle.apply(u[:, block], k[block], dim, family)[:2] for block in rows]
     cos, sin = blocks[0] if len(blocks) == 1 else (torch.cat(b, 1) for b in zip(*blocks, strict=True))
     return cos.reshape(uniform.shape), sin.reshape(uniform.shape)
