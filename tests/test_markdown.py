@@ -1,31 +1,70 @@
-"""Every Python block of the README and the docs runs, page by page, in reading order."""
+"""Every Python block of the README and the docs runs, page by page; commands and links are real."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+
+from spaceform.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """(line, code) of every block, but for those fenced as ```python no-run: they are for reading only."""
+def blocks(page: Path, kind: str) -> list[tuple[int, str]]:
+    """(line, text) of every block of one kind."""
     text = page.read_text(encoding="utf-8")
     return [
-        (text[: m.start()].count("\n") + 1, m.group(2))
-        for m in BLOCK.finditer(text)
-        if "no-run" not in m.group(1)
+        (text[: m.start()].count("\n") + 1, m.group(2)) for m in FENCE.finditer(text) if m.group(1) == kind
     ]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=lambda p: p.name)
+def test_no_block_is_left_out() -> None:
+    """A block is Python, which runs, or plain: commands and their output. There is no third kind."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert {m.group(1) for m in FENCE.finditer(text)} <= {"", "python"}, page.name
+        assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text)), page.name
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the packages that a page shows us beside
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code in python_blocks(page):
+    for line, code in blocks(page, "python"):
         exec(compile("\n" * line + code, str(page), "exec"), namespace)
+
+
+def test_the_drop_in_guide_keeps_each_way_under_fifteen_lines() -> None:
+    for line, code in blocks(ROOT / "docs" / "drop-in.md", "python"):
+        assert len([text for text in code.splitlines() if text.strip()]) < 15, line
+
+
+def test_commands_shown_exist_with_their_options() -> None:
+    root = typer.main.get_command(app)
+    shown = [
+        (page.name, line.partition("  #")[0].strip())
+        for page in PAGES
+        for _, text in blocks(page, "")
+        for line in text.splitlines()
+        if line.startswith("spaceform ")
+    ]
+    assert len(shown) > 15
+    everywhere = {option for p in root.params for option in p.opts} | {"--debug"}
+    for page, line in shown:
+        for part in line.split(" ; "):
+            command, known = root, set(everywhere)
+            for word in shlex.split(part)[1:]:
+                if word.startswith("-"):
+                    assert word.partition("=")[0] in known, f"{page}: {line}: {word}"
+                elif isinstance(getattr(command, "commands", None), dict):
+                    assert word in command.commands, f"{page}: {line}: {word}"
+                    command = command.commands[word]
+                    known |= {option for p in command.params for option in p.opts}
 
 
 def prose(page: Path) -> str:
