@@ -86,6 +86,16 @@ def test_the_target_falls_with_the_angle_smoothly(m):
     )
 
 
+@pytest.mark.parametrize("m", [0.1, 0.5, 1.5])
+def test_the_target_moves_little_at_the_poles(m):
+    """As sin θ is bounded below, ψ moves by at most 1e-3 sin m, and only within 1e-3 of 0 and π."""
+    theta = torch.linspace(0, 2e-3, 2001, dtype=torch.float64)
+    psi, _ = additive_margin(theta.cos().float(), torch.tensor(m))
+    moved = (psi - torch.cos(theta + m)).abs()
+    assert moved.max() <= 1.001e-3 * math.sin(m)
+    assert moved[theta > 1.2e-3].max() <= 1.5e-4 * math.sin(m)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_margin_is_finite_at_the_poles(dtype):
     cos = torch.tensor([-1.0000001, -1, -1 + 1e-7, 0, 1 - 1e-7, 1, 1.0000001], dtype=dtype)

@@ -107,7 +107,7 @@ def test_draws_of_the_cosine_follow_the_marginal(dim, ratio):
     assert np.abs(above - expected).max() < 3e-6
 
 
-@pytest.mark.parametrize("dim", [3, 5, 16, 128, 512])
+@pytest.mark.parametrize("dim", [3, 5, 16, 128, 512, 2048])
 @pytest.mark.parametrize("ratio", [0.01, 0.5, 3.0, 100.0])
 def test_moments_of_the_cosine_and_their_derivatives(dim, ratio):
     """E[t] = A(κ) and dE[t]/dκ = A′(κ), integrated over the normal score."""
@@ -233,6 +233,20 @@ def test_streamed_classes_give_the_same_value_and_gradient(chunk):
         found.append([loss.detach(), *gradients(loss, head, z, torch.linspace(-1, 2, 9))])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()))
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5, 16, 64, 512, 2048])
+def test_evidence_in_single_precision(dim):
+    """Values within 5e-7 × (1 + |value|), ratios within 2e-6, of those in double precision."""
+    norm = dim * torch.logspace(-2, 2, 41)
+    factor = torch.linspace(-0.9, 3, 64)[:, None]
+    single, double = (
+        LAWS["exact"].evidence(square, dim / 2 - 1)(factor.to(square.dtype) * square)
+        for square in (norm.square(), norm.square().double())
+    )
+    assert ((single[0] - double[0]).abs() / (1 + double[0].abs())).max() < 5e-7
+    for ours, exact in zip(single[1:], double[1:], strict=True):
+        assert (ours / exact - 1).abs().max() < 2e-6
 
 
 @pytest.mark.parametrize("dim", [3, 128])

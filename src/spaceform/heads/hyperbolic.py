@@ -80,7 +80,7 @@ def _realized(column: Tensor) -> Tensor:
 
 
 def _signed_distances(e: _Embeddings, planes: _Planes, c: float) -> tuple[Tensor, Tensor]:
-    """asinh(X) and √(1 + X²), X = √c (⟨x, v⟩ − h o); by log1p, several times faster than torch.asinh."""
+    """asinh(X) and √(1 + X²), X = √c (⟨x, v⟩ − h o); by log1p, which costs less than torch.asinh."""
     u = torch.addmm(e.h @ planes.o.T, e.x, planes.v.T, beta=-math.sqrt(c), alpha=math.sqrt(c))
     u2 = u.square()
     root = (u2 + 1).sqrt_()

@@ -279,7 +279,7 @@ def _locate(y: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _exp(x: Tensor) -> Tensor:
-    """The exponential, at least the smallest normal number: subnormal results cost ten times the time."""
+    """The exponential, at least the smallest normal number: subnormal results are slow."""
     return x.clamp(min=math.log(torch.finfo(x.dtype).tiny) + 1e-2).exp_()
 
 
