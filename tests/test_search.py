@@ -7,7 +7,7 @@ import pytest
 from optuna.trial import TrialState
 
 from spaceform.recipe import QUICK, RecipeError, flatten, load, replace
-from spaceform.search import GRID, search, space, to_toml
+from spaceform.search import GRID, search, space, standing, to_toml
 from spaceform.search import _open as open_study
 
 TINY = {"budget.epochs": 4, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
@@ -63,6 +63,10 @@ def test_search_continues_and_ends_at_the_best(tmp_path):
     assert best.data == RECIPE.data
     assert not list((tmp_path / "trials").iterdir())
     assert not list(tmp_path.rglob("metrics.json"))
+    (line,) = standing(tmp_path)
+    assert line.startswith("digits-cosine-tpe-")
+    assert line.endswith(f"best validation score {max(finished):.4f}")
+    assert "4 trials done" in line
     before = len(again.trials)
     same, _ = search(RECIPE, tmp_path, trials=4, workers=1)
     assert same == best

@@ -234,11 +234,26 @@ def search(
     typer.echo(f"spaceform compare {data} --heads {','.join(found)} --recipes {folder}")
 
 
-def status(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a study.")]) -> None:
-    """Show where the runs of a study stand, while it runs or after."""
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a study or a search.")],
+) -> None:
+    """Show where the runs of a study or the trials of a search stand, while it runs or after."""
     from spaceform.study import Study, at_work
     from spaceform.terminal import print_status
 
+    searches = [place for place in (folder, folder / "search") if (place / "search.db").exists()]
+    if searches:
+        from spaceform.search import standing
+
+        for sentence in standing(searches[0]):
+            typer.echo(sentence)
+        if not (folder / "study.json").exists():
+            typer.echo(
+                "a process is at work"
+                if at_work(folder)
+                else "no process is at work; the same command goes on"
+            )
+            return
     study = Study.open(folder)
     print_status([study.status(job) for job in study.jobs], at_work(folder))
 

@@ -94,6 +94,25 @@ def search(
     return best, sentence
 
 
+def standing(folder: Path) -> list[str]:
+    """Where the searches of a folder stand, a sentence each; none where their storage is elsewhere."""
+    path = folder / "search.db"
+    if not path.exists():
+        return []
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    url = f"sqlite:///{path.resolve()}"
+    said = []
+    for name in optuna.get_all_study_names(url):
+        study = optuna.load_study(study_name=name, storage=url)
+        states = [trial.state for trial in study.get_trials(deepcopy=False)]
+        whole, cut = states.count(TrialState.COMPLETE), states.count(TrialState.PRUNED)
+        text = (
+            f"{name}: {whole + cut} trials done ({cut} cut short), {states.count(TrialState.RUNNING)} begun"
+        )
+        said.append(text + (f"; best validation score {study.best_value:.4f}" if whole else ""))
+    return said
+
+
 def space(recipe: Recipe, sampler: SamplerName) -> dict[str, optuna.distributions.BaseDistribution]:
     """What is searched for this head, dotted key to distribution."""
     start = flatten(recipe)
@@ -235,8 +254,12 @@ def _take(
         study.tell(one.trial, state=TrialState.FAIL)
         raise SearchError(f"trial {event.job.name} failed: {event.error}")
     shutil.rmtree(one.folder, ignore_errors=True)
-    values = ", ".join(f"{key}={value:.4g}" for key, value in one.trial.params.items())
+    values = ", ".join(f"{key}={_brief(value)}" for key, value in one.trial.params.items())
     say(f"{event.job.name}: {said} ({values})")
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value).lower()
 
 
 def _best(study: optuna.Study, recipe: Recipe) -> Recipe:
