@@ -202,7 +202,7 @@ def main() -> None:
     if options.json is None:
         return
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    named = [a if a.startswith("-") or not Path(a).exists() else Path(a).name for a in sys.argv[1:]]
+    named = [options.features.name if a == str(options.features) else a for a in sys.argv[1:]]
     run = {
         "command": " ".join(["python benchmarks/estimator.py", *named]),
         "commit": git.stdout.strip(),

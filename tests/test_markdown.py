@@ -81,3 +81,9 @@ def test_pages_link_to_files_that_exist() -> None:
         for page, target in links
         if "://" not in target and not (page.parent / target).exists()
     ]
+
+
+def test_pictures_are_small() -> None:
+    pictures = sorted((ROOT / "docs").rglob("*.png"))
+    assert pictures
+    assert not [picture.name for picture in pictures if picture.stat().st_size > 100_000]
