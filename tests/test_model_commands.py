@@ -1,6 +1,7 @@
 """A finished run at work: tables, embeddings, and graphs that other programs run."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from spaceform import HEADS, cli
 from spaceform.evaluation import evaluate
 from spaceform.export import export, graph
 from spaceform.predict import predict
@@ -18,13 +20,13 @@ from spaceform.recipe import load
 from spaceform.run import Run
 from spaceform.training import train
 
-SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16")
+SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    for head in ("vmf", "power_spherical", "cosine", "hyperbolic"):
+    for head in HEADS:
         train(load(f"digits/{head}", SHORT), folder / head, accelerator="cpu")
         evaluate(folder / head)
     return {path.name: path for path in folder.iterdir()}
@@ -59,6 +61,9 @@ def test_probabilities_are_those_of_the_run(runs, images, head: str, tmp_path: P
         ("vmf", "norm_aware_temperature"),
         ("power_spherical", "temperature"),
         ("hyperbolic", "vector"),
+        ("standard", "temperature"),
+        ("cosine", None),
+        ("arcface", "isotonic"),
     ],
 )
 def test_onnxruntime_agrees_on_real_images(runs, images, head: str, calibrator, tmp_path: Path) -> None:
@@ -78,15 +83,17 @@ def test_onnxruntime_agrees_on_real_images(runs, images, head: str, calibrator, 
 
 
 @pytest.mark.compiled
-def test_a_program_of_torch_export_agrees(runs, images, tmp_path: Path) -> None:
-    run = Run.load(runs["vmf"])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_program_of_torch_export_agrees(runs, images, head: str, tmp_path: Path) -> None:
+    run = Run.load(runs[head])
     path = export(run, tmp_path / "model.pt2")
     extra = {"classes.json": ""}
     program = torch.export.load(path, extra_files=extra).module()
     assert json.loads(extra["classes.json"]) == list(run.classes)
     x = torch.from_numpy(images).float() / 255
-    for ours, theirs in zip(graph(run)(x[:7]), program(x[:7]), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for batch in (x[:1], x[:7], x):
+        for ours, theirs in zip(graph(run)(batch), program(batch), strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["temperature", "norm_aware_temperature", "vector", "isotonic"])
@@ -115,9 +122,9 @@ def test_commands_write_what_they_say(runs, images, tmp_path: Path) -> None:
     assert len(lines) == 21
     assert lines[0] == "item,class,probability,confidence,reject"
     done = spaceform("embed", runs["vmf"], tmp_path / "images.npz", "-o", tmp_path / "z.npz")
-    assert "20 embeddings of dimension 8, to be compared by Sphere" in done.stdout
+    assert "20 embeddings of dimension 32, to be compared by Sphere" in done.stdout
     with np.load(tmp_path / "z.npz") as found:
-        assert found["embedding"].shape == (20, 8)
+        assert found["embedding"].shape == (20, 32)
         assert found["confidence"].shape == (20,)
 
 
@@ -137,14 +144,77 @@ def test_images_in_folders_are_found_and_measured(runs, images, tmp_path: Path) 
         predict(run, [tmp_path / "none.png"])
 
 
-def test_bad_input_is_one_sentence(runs, tmp_path: Path) -> None:
-    for arguments, part in (
-        (("predict", tmp_path / "none", "x.png", "-o", tmp_path / "o.csv"), "there is no run"),
-        (("export", runs["vmf"], tmp_path / "model.bin"), "must end in .onnx or .pt2"),
-    ):
-        done = spaceform(*arguments)
-        assert done.returncode == 2
-        assert part in done.stderr
-        assert "Traceback" not in done.stderr
+def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
+    """Files that cannot be predicted, and a part of what is said of them."""
+    np.savez(folder / "whole.npz", X=images)
+    whole = (folder / "whole.npz").read_bytes()
+    (folder / "truncated.npz").write_bytes(whole[: len(whole) // 2])
+    (folder / "damaged.npz").write_bytes(whole[:300] + bytes(4000) + whole[4300:])
+    (folder / "empty.npz").write_bytes(b"")
+    nan = images.astype(np.float32)
+    nan[3] = np.nan
+    np.savez(folder / "nan.npz", X=nan)
+    np.savez(folder / "width.npz", X=np.zeros((5, 7), np.float32))
+    np.savez(folder / "nothing.npz", X=images[:0])
+    np.savez(folder / "words.npz", X=np.array([["a", "b"]]))
+    np.savez(folder / "objects.npz", X=np.array([[{}]], dtype=object))
+    np.savez(folder / "unnamed.npz", images)
+    (folder / "empty folder").mkdir()
+    Image.new("L", (8, 8)).save(folder / "whole.jpg")
+    (folder / "half.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:200])
+    (folder / "text.png").write_text("not a picture")
+    return {
+        "truncated.npz": "cannot be read as arrays",
+        "damaged.npz": "cannot be read as arrays",
+        "empty.npz": "cannot be read as arrays",
+        "nan.npz": "NaN or infinite values in 1 of 200 rows, the first is row 3",
+        "width.npz": "inputs must have shape (items, *(1, 8, 8)), got (5, 7)",
+        "nothing.npz": "at least one row, got shape (0, 1, 8, 8)",
+        "words.npz": "must hold real numbers",
+        "objects.npz": "cannot be read as arrays",
+        "unnamed.npz": "has no array 'X'",
+        "empty folder": "there is no image in",
+        "half.jpg": "half.jpg",
+        "text.png": "text.png",
+        "nowhere.npz": "there is no such file or folder",
+    }
+
+
+def test_bad_input_is_one_sentence(runs, images, tmp_path: Path, monkeypatch, capsys) -> None:
+    def said(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["spaceform", *map(str, arguments)])
+        monkeypatch.setattr("warnings.showwarning", None)  # main sets its own
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert left.value.code == 2
+        told = capsys.readouterr().err
+        assert told.startswith("error: ")
+        assert told.count("\n") == 1
+        return told
+
+    out = tmp_path / "out.csv"
+    for name, part in bad_inputs(tmp_path, images).items():
+        assert part in said("predict", runs["cosine"], tmp_path / name, "-o", out), name
+    assert not out.exists()
+    whole = tmp_path / "whole.npz"
+    assert "there is no run" in said("predict", tmp_path / "none", whole, "-o", out)
+    assert "/proc/none" in said("predict", runs["cosine"], whole, "-o", "/proc/none/out.csv")
+    assert "/proc/none" in said("embed", runs["cosine"], whole, "-o", "/proc/none/out.npz")
+    assert "/proc/none" in said("export", runs["cosine"], "/proc/none/model.onnx")
+    assert "must end in .csv or .parquet" in said(
+        "predict", runs["cosine"], whole, "-o", tmp_path / "out.txt"
+    )
+    assert "must end in .onnx or .pt2" in said("export", runs["vmf"], tmp_path / "model.bin")
+    assert "unknown calibrator" in said("export", runs["vmf"], tmp_path / "m.pt2", "--calibrator", "isotonik")
     with pytest.raises(ValueError, match="unknown calibrator"):
         graph(Run.load(runs["vmf"]), calibrator="temprature")
+
+
+def test_a_damaged_run_is_one_sentence(runs, images, tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", X=images[:5])
+    for name in ("model.safetensors", "recipe.json", "result.json", "calibrators.json"):
+        copy = tmp_path / name.partition(".")[0]
+        shutil.copytree(runs["cosine"], copy)
+        (copy / name).write_bytes((copy / name).read_bytes()[:20])
+        with pytest.raises((ValueError, OSError), match=name):
+            predict(Run.load(copy), [tmp_path / "images.npz"])
