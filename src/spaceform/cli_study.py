@@ -67,7 +67,7 @@ Noise = Annotated[
     float, typer.Option("--label-noise", help="Share of wrong training labels.", min=0, max=0.99)
 ]
 NetOption = Annotated[
-    str | None, typer.Option("--net", help="small, projection, resnet50, or any model of timm.")
+    str | None, typer.Option("--net", help="small, residual, projection, resnet50, or any model of timm.")
 ]
 
 
