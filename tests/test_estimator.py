@@ -118,6 +118,8 @@ def test_partial_fit_learns_and_names_its_errors(digits) -> None:
     for _ in range(10):
         model.partial_fit(X, y, classes=np.arange(10))
     assert model.score(X_test, y_test) > 0.9
+    model.partial_fit(X.astype(np.float64), y)  # the type of the first call is kept
+    assert model.transform(X_test.astype(np.float64)).dtype == np.float32
     with pytest.raises(ValueError, match="did not name"):
         model.partial_fit(X, y + 5)
     with pytest.raises(ValueError, match="differ from those of the first call"):

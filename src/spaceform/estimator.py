@@ -2,10 +2,9 @@
 
 import math
 import threading
-from collections.abc import Iterator
 from hashlib import blake2b
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,15 +26,12 @@ from torch import Tensor, nn
 
 from spaceform.calibrators import TemperatureScaling
 from spaceform.heads import HEADS, Head
-from spaceform.predictive import predictive
+from spaceform.projection import ProjectionAndHead, linear, with_hidden_layer
 
 Array = NDArray[Any]
 
 _building = threading.Lock()
 """Parameters are drawn from torch's global generator, which threads share."""
-
-_DRAWS = 64
-"""Fixed draws of a stochastic head, at prediction."""
 
 _HIDDEN = 256
 """Units of the hidden layer that `hidden="auto"` tries."""
@@ -140,7 +136,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 "check y and sample_weight"
             )
         self._start(X, weight)
-        x, target, w = self._tensors(X, labels, weight)
+        x, target, w = self._tensors(X, labels, weight, torch.as_tensor(X[:0]).dtype)
         parts = self._parts(labels)
         widths = (0, _HIDDEN) if self.hidden == "auto" else (self.hidden,)
         self.hidden_, rates = widths[0], [1.0] * self.max_epochs
@@ -200,7 +196,8 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self.classes_ = np.unique(np.asarray(classes))
             self._start(X, weight)
             self.hidden_ = 0 if self.hidden == "auto" else self.hidden
-            self._network = self._new_network(self._inputs(X, checked=True), self.hidden_)
+            x = self._standardised(X, torch.as_tensor(X[:0]).dtype)
+            self._network = self._new_network(x, self.hidden_)
             self.n_iter_ = 0
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
@@ -276,17 +273,17 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self.scale_ = np.where(spread > 1e-12 * np.abs(self.mean_), spread, 1.0)
             self.scale_[self.scale_ == 0] = 1.0
 
-    def _new_network(self, x: Tensor, hidden: int) -> "_Network":
+    def _new_network(self, x: Tensor, hidden: int) -> "ProjectionAndHead":
         """A network for data like `x`; the same one whenever it is asked for."""
         features, classes = x.shape[1], len(self.classes_)
         dim = self.dim or min(256, max(features, classes, 2))
         with _building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            net = (_with_hidden_layer(features, hidden, dim) if hidden else _linear(x, dim)).to(x)
+            net = (with_hidden_layer(features, hidden, dim) if hidden else linear(x, dim)).to(x)
             head = HEADS[self.head](dim, classes, **(self.head_options or {})).to(x)
             head.prepare(net(x).detach())
         batch = self.batch_size or min(256, max(32, len(x) // 16))
-        return _Network(net, head, self.lr, self.weight_decay, self.dropout, batch, self._seed)
+        return ProjectionAndHead(net, head, self.lr, self.weight_decay, self.dropout, batch, self._seed)
 
     def _parts(self, labels: Array) -> list[tuple[Tensor, Tensor]]:
         """(rows to train on, rows held out): one such pair, three, or none."""
@@ -304,18 +301,19 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             for train, held_out in split.split(np.zeros((n, 1)), labels)
         ]
 
-    def _inputs(self, X: ArrayLike, *, checked: bool = False) -> Tensor:
-        """Standardised features on the device, in the type that the network was fitted in."""
-        if not checked:
-            check_is_fitted(self, "_network")
-            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        x = torch.as_tensor((np.asarray(X) - self.mean_) / self.scale_)
-        fitted = hasattr(self, "_network") and not checked
-        dtype = next(self.net_.parameters()).dtype if fitted else torch.as_tensor(np.asarray(X)[:0]).dtype
-        return x.to(self.device, dtype)
+    def _inputs(self, X: ArrayLike) -> Tensor:
+        """Checked and standardised features, in the type that the network was fitted in."""
+        check_is_fitted(self, "_network")
+        return self._standardised(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
 
-    def _tensors(self, X: Array, labels: Array, weight: Array) -> tuple[Tensor, Tensor, Tensor]:
-        x = self._inputs(X, checked=True)
+    def _standardised(self, X: Array, dtype: torch.dtype | None = None) -> Tensor:
+        dtype = next(self.net_.parameters()).dtype if dtype is None else dtype
+        return torch.as_tensor((X - self.mean_) / self.scale_).to(self.device, dtype)
+
+    def _tensors(
+        self, X: Array, labels: Array, weight: Array, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = self._standardised(X, dtype)
         return x, torch.as_tensor(labels).to(self.device), torch.as_tensor(weight).to(x)
 
 
@@ -325,77 +323,6 @@ class _Rehearsal(NamedTuple):
     losses: list[float]
     logits: Tensor
     """Of all held-out rows at the best epoch, part by part."""
-
-
-@final
-class _Network:
-    """A net, a head, and what trains them."""
-
-    def __init__(
-        self,
-        net: nn.Module,
-        head: Head,
-        lr: float,
-        weight_decay: float,
-        dropout: float,
-        batch_size: int,
-        seed: int,
-    ) -> None:
-        self.net, self.head, self.lr, self.dropout, self.batch_size = net, head, lr, dropout, batch_size
-        self.generator = torch.Generator(next(net.parameters()).device).manual_seed(seed)
-        groups: list[dict[str, Any]] = [{"params": [*net.parameters()], "relative": 1.0}]
-        for group in head.parameter_groups():
-            options = {"relative": _relative_size(group["params"], head.dim, head.num_classes)}
-            if group["name"] in ("temperature", "hyperplanes"):
-                options["weight_decay"] = 0.0
-            groups.append({"params": group["params"], **options})
-        self.optimizer = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay)
-
-    def train_epoch(self, x: Tensor, y: Tensor, w: Tensor, epoch: int, rate: float = 1.0) -> float:
-        """One pass of mini-batches in random order, at `rate` times the rate; the weighted mean objective."""
-        self.head.start_epoch(epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * group["relative"] * rate
-        total, mean_weight = 0.0, w.mean()
-        for rows in self._batches(len(x)):
-            z = self.net(self._thinned(x[rows]))
-            objective = (self.head(z, y[rows], generator=self.generator) * w[rows]).sum()
-            self.optimizer.zero_grad()
-            (objective / (mean_weight * len(rows))).backward()
-            self.optimizer.step()
-            total += objective.item()
-        return total / float(w.sum())
-
-    def _batches(self, n: int) -> Iterator[Tensor]:
-        order = torch.randperm(n, generator=self.generator, device=self.generator.device)
-        yield from order.tensor_split(-(-n // self.batch_size))
-
-    def _thinned(self, x: Tensor) -> Tensor:
-        """Dropout from this network's own generator: `nn.Dropout` has the global one alone."""
-        if self.dropout == 0:
-            return x
-        kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=self.generator)
-        return x * kept.div_(1 - self.dropout)
-
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
-        """Embeddings of standardised features."""
-        return torch.cat([self.net(rows) for rows in x.split(1024)])
-
-    @torch.no_grad()
-    def logits(self, x: Tensor) -> Tensor:
-        """Logit samples (draws, n, classes), in blocks; a function of each row alone (`predictive`)."""
-        predict = predictive(self.head, draws=_DRAWS)
-        return torch.cat([predict(self.net(rows)) for rows in x.split(1024)], dim=1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {"device": self.generator.device, "at": self.generator.get_state()}
-        return {**self.__dict__, "generator": state}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self.generator = torch.Generator(state["generator"]["device"])
-        self.generator.set_state(state["generator"]["at"])
 
 
 def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array]:
@@ -408,21 +335,6 @@ def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array
     groups = [rows[key] for key in sorted(rows)]
     first = np.array([group[0] for group in groups], dtype=np.intp)
     return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
-
-
-def _linear(x: Tensor, dim: int) -> nn.Module:
-    """A projection on the principal axes of `x`; a rotation where there is room for all of them."""
-    layer = nn.Linear(x.shape[1], dim)
-    with torch.no_grad():
-        nn.init.orthogonal_(layer.weight)
-        layer.bias.zero_()
-        if dim < min(x.shape):
-            layer.weight.copy_(torch.svd_lowrank(x, q=dim, niter=2)[2].T)
-    return layer
-
-
-def _with_hidden_layer(features: int, hidden: int, dim: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, dim))
 
 
 def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor, inverse_temperature: float = 1.0) -> float:
@@ -439,12 +351,3 @@ def _temperature(logits: Tensor, y: Tensor, w: Tensor) -> TemperatureScaling:
         return n * _weighted_nll(logits, y, w, math.exp(-t)) + (t / _LOG_TEMPERATURE_SPREAD) ** 2 / 2
 
     return TemperatureScaling(math.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
-
-
-def _relative_size(parameters: list[nn.Parameter], dim: int, classes: int) -> float:
-    """How much larger than Xavier's the class weights start, at least 1.
-
-    Adam's steps have the size of its rate: a concentration of a hundred should not take a hundred thousand.
-    """
-    sizes = [float(p.detach().square().mean().sqrt()) for p in parameters if p.ndim == 2]
-    return max([1.0, *(size * math.sqrt((dim + classes) / 2) for size in sizes)])
