@@ -139,14 +139,14 @@ def _in_this_process(study: Study) -> None:
 
 
 def summary(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Mean and standard error of each metric, by variant, and how long a step took."""
+    """Mean and standard error of each metric, by variant, and the number of runs."""
     found: dict[str, dict[str, list[float]]] = {}
     for label, rows in table[table.state == "finished"].groupby("label", sort=False):
         found[str(label)] = {
             name: [float(rows[name].mean()), float(rows[name].std(ddof=1) / np.sqrt(len(rows)))]
             for name in METRICS
             if name in rows
-        } | {"seconds_an_epoch": [float((rows.seconds / rows.epochs).min()), 0.0], "runs": [len(rows), 0.0]}
+        } | {"runs": [len(rows), 0.0]}
     return found
 
 
