@@ -16,7 +16,7 @@ from spaceform import HEADS, cli
 from spaceform.evaluation import evaluate
 from spaceform.export import export, graph
 from spaceform.predict import predict
-from spaceform.recipe import load
+from spaceform.recipe import RecipeError, load
 from spaceform.run import Run
 from spaceform.training import train
 
@@ -35,6 +35,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
     return (load_digits().images * (255 / 16)).round().astype(np.uint8)[:200, None]
+
+
+def test_pixels_of_any_type_are_the_same_pixels_and_others_are_refused(runs, images) -> None:
+    run = Run.load(runs["cosine"])
+    wanted = run.predict_proba(images)
+    for same in (images.astype(np.int64), images / 255, (images / 255).astype(np.float32)):
+        np.testing.assert_allclose(run.predict_proba(same), wanted)
+    for wrong, said in (
+        (images.astype(np.float32), "must lie in 0 to 1, got values from 0 to 255; divide by the largest"),
+        (-(images / 255), "must lie in 0 to 1, got values from -1 to"),
+        (images.astype(np.int64) * 2, "must lie in 0 to 255, got values from 0 to 510"),
+        (np.full_like(images, np.nan, dtype=float), "must lie in 0 to 1, got values from nan to nan"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run.predict_proba(wrong)
+
+
+def test_a_study_in_the_place_of_a_run_is_told(runs, tmp_path: Path) -> None:
+    inside = tmp_path / "runs" / "cosine-seed0"
+    inside.parent.mkdir()
+    inside.symlink_to(runs["cosine"])
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"is a study of many runs; give one of .*runs/cosine-seed0"):
+        Run.load(tmp_path)
 
 
 @pytest.mark.parametrize("head", ["vmf", "cosine"])

@@ -103,7 +103,10 @@ sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
 
 
 def test_a_lab_feature_without_the_extra_names_the_extra() -> None:
-    for name, package in (("SpaceformClassifier", "sklearn"), ("Run", "safetensors|pydantic|pandas|PIL")):
+    for name, package in (
+        ("SpaceformClassifier", "sklearn|scipy"),
+        ("Run", "safetensors|pydantic|pandas|PIL"),
+    ):
         done = python(BLOCKER + f"import spaceform\nspaceform.{name}")
         last = done.stderr.splitlines()[-1]
         assert "pip install 'spaceform[lab]'" in last

@@ -89,6 +89,15 @@ def test_one_seed_has_no_test_and_says_so():
     assert any("no test" in sentence for sentence in footnote(found))
 
 
+def test_noise_of_its_own_lifts_no_head_above_a_better_one():
+    found = table(arcface=[0.95, 0.96, 0.97], standard=[0.86, 0.861, 0.862], hyperbolic=[0.60, 0.80, 0.96])
+    assert marks(found) == {
+        "arcface": (True, True),
+        "standard": (False, False),
+        "hyperbolic": (False, False),  # not significantly worse for its own spread, but below standard
+    }
+
+
 def test_advice_names_a_winner_only_where_there_is_one():
     clear = table(vmf=[0.95, 0.951, 0.952], cosine=[0.90, 0.901, 0.902])
     (one,) = advice(clear)
@@ -100,7 +109,7 @@ def test_advice_names_a_winner_only_where_there_is_one():
     assert "no clear winner among vmf and cosine" in one.sentence
     assert one.sentence.endswith("standard is behind.")
     (one,) = advice(table(vmf=[0.9, 0.92], cosine=[0.91, 0.92]))
-    assert "no clear winner: all 2 are within the noise" in one.sentence
+    assert "no clear winner: 2 seeds cannot tell the 2 heads apart" in one.sentence
     alone = table(vmf=[0.9, 0.92])
     (one,) = advice(alone)
     assert "only vmf was run" in one.sentence

@@ -96,7 +96,10 @@ def export(
         calibrator = "temperature" if "temperature" in loaded.calibrators else "none"
     write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
     shape = ", ".join(map(str, ("batch", *loaded.input_shape)))
-    typer.echo(f"{out}: inputs ({shape}); probabilities, confidence, embedding; calibrator: {calibrator}")
+    scale = " of 0 to 1" if len(loaded.input_shape) == 3 else ""
+    typer.echo(
+        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding; calibrator: {calibrator}"
+    )
 
 
 def _ends_in(path: Path, *endings: str) -> None:

@@ -84,8 +84,9 @@ def export(
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 
-    The names of the classes go along: as metadata `classes` (JSON) of the ONNX model, as the extra file
-    `classes.json` of the program. What was written is read back and compared on a batch before it is done.
+    Images go in as float32 of 0 to 1, channels first; the z-score is in the graph. The names of the classes
+    go along: as metadata `classes` (JSON) of the ONNX model, as the extra file `classes.json` of the program.
+    What was written is read back and compared on a batch before it is done.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     path = Path(path)
@@ -139,8 +140,10 @@ def _write_onnx(
     )
     assert made is not None
     model = made.model_proto
-    entry = model.metadata_props.add()
-    entry.key, entry.value = "classes", names
+    scale = "of 0 to 1, channels first" if example.ndim == 4 else "as they were trained on"
+    for key, value in (("classes", names), ("inputs", f"float32, {scale}")):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
     onnx.checker.check_model(model)
     onnx.save_model(model, str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -143,6 +144,10 @@ class Run:
             )
         recipe = read_recipe(path)
         if recipe is None or not (path / "result.json").exists():
+            if (path / "study.json").exists():
+                inside = sorted(found.parent for found in path.glob("runs/*/result.json"))
+                example = f", for example {inside[0]}" if inside else ""
+                raise RecipeError(f"{path} is a study of many runs; give one of {path / 'runs'}{example}")
             raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
         tensors, state = checkpoint.read_tensors(path / "model.safetensors")
         if net is None and state["own_net"]:
@@ -216,14 +221,27 @@ class Run:
             )
         x = torch.as_tensor(inputs)
         if tuple(x.shape[1:]) != self.input_shape:
-            raise ValueError(f"inputs must have shape (items, *{self.input_shape}), got {tuple(x.shape)}")
+            wanted = ", ".join(map(str, ("items", *self.input_shape)))
+            raise ValueError(f"inputs must have shape ({wanted}), got {tuple(x.shape)}")
+        if isinstance(self.how, data.Pixels):
+            x = _pixels(x)
         for part in x.split(batch_size):
-            if isinstance(self.how, data.Pixels):
-                yield self.how.evaluate(
-                    part if part.dtype == torch.uint8 else (part * 255).round().to(torch.uint8)
-                )
-            else:
-                yield part.float()
+            yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()
+
+
+def _pixels(x: Tensor) -> Tensor:
+    """Integers are pixels of 0 to 255, other numbers shares of white, 0 to 1."""
+    if x.dtype == torch.uint8 or len(x) == 0:
+        return x
+    most = 1.0 if x.is_floating_point() else 255
+    low, high = x.amin().item(), x.amax().item()
+    if not (low >= 0 and high <= most):  # also where either is nan
+        kind = (
+            "floating-point images must lie in 0 to 1" if most == 1 else "integer images must lie in 0 to 255"
+        )
+        remedy = "; divide by the largest possible value" if math.isfinite(high) and low >= 0 else ""
+        raise ValueError(f"{kind}, got values from {low:g} to {high:g}{remedy}")
+    return (x * 255).round().to(torch.uint8) if most == 1 else x.to(torch.uint8)
 
 
 def read_recipe(folder: Path) -> Recipe | None:

@@ -1,9 +1,10 @@
 """What the results of a study say, and what they do not: pure functions on its table, one row a run.
 
 A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 0, as the
-paper's). The best mean and every mean that is not significantly worse are marked: Welch's t-test of each
-against the best, two-sided, Holm-corrected within the column at 5%. The seeds vary the training, not the
-split: a verdict holds for this test split.
+paper's). The best mean and those that cannot be told from it are marked: from the best downwards, up to the
+first that is significantly worse by Welch's t-test against the best, two-sided, Holm-corrected within the
+column at 5%. (Below that one nothing is marked: much noise of its own excuses no lower mean.) The seeds vary
+the training, not the split: a verdict holds for this test split.
 """
 
 import math
@@ -77,7 +78,7 @@ class Row:
     best: bool
     """The best mean."""
     tied: bool
-    """Not significantly worse than the best; true of the best itself."""
+    """Neither this nor any better mean is significantly worse than the best; true of the best itself."""
     p: float | None
     """Holm-adjusted p-value against the best; None for the best and where there is no test."""
 
@@ -100,6 +101,8 @@ def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
         if testable
         else {}
     )
+    worse = [sign * means[label] for label in p if p[label] <= LEVEL]
+    bound = max(worse, default=-math.inf) if testable else math.nextafter(sign * means[best], -math.inf)
     return [
         Row(
             label,
@@ -107,7 +110,7 @@ def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
             standard_error(v),
             len(v),
             label == best,
-            label == best or (p[label] > LEVEL if testable else means[label] == means[best]),
+            label == best or sign * means[label] > bound,
             p.get(label),
         )
         for label, v in values.items()
@@ -187,7 +190,8 @@ def _said(measure: Measure, rows: Sequence[Row]) -> str:
         return f"{_named(measure, first)}; next is {_named(measure, behind[0])}."
     span = f"{_value(measure, top[0])} to {_value(measure, top[-1])}"
     if not behind:
-        return f"no clear winner: all {len(rows)} are within the noise of the seeds ({span})."
+        seeds = min(row.seeds for row in rows)
+        return f"no clear winner: {seeds} seeds cannot tell the {len(rows)} heads apart ({span})."
     names, others = _and([row.label for row in top]), _and([row.label for row in behind])
     return f"no clear winner among {names} ({span}); {others} {'is' if len(behind) == 1 else 'are'} behind."
 
@@ -210,7 +214,7 @@ def footnote(table: pd.DataFrame) -> list[str]:
         said.append(f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 0).")
         if len(counts) > 1:
             said[-1] += (
-                " Bold: the best, and those not significantly worse "
+                " Bold: the best, and those next to it down to the first that is significantly worse "
                 "(Welch's t-test against the best, Holm-corrected, 5%)."
             )
         if len(counts) > 1 and counts.min() < 5:

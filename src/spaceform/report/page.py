@@ -105,7 +105,7 @@ def _headline(parts: Sequence[Part]) -> str:
             said.append(
                 f"{where}no head wins clearly at any goal; {behind}."
                 if behind
-                else f"{where}no clear winner: the heads differ less than the seeds do."
+                else f"{where}no clear winner: so few seeds cannot tell the heads apart."
             )
     return _capital(" ".join(said))
 
