@@ -1,6 +1,10 @@
 """Every test runs with the shapes in our signatures checked, but for tests of torch.compile."""
 
+import importlib
 import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -26,3 +30,18 @@ def real_data() -> str:
     if not folder:
         pytest.skip("set SPACEFORM_DATA to the folder of real data sets to run this test")
     return folder
+
+
+@pytest.fixture(scope="session")
+def import_unhooked() -> Callable[[str], ModuleType]:
+    """Imports a second copy of a module without the shape checks, whose wrappers torch cannot trace."""
+
+    def load(wanted: str) -> ModuleType:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "spaceform"]:
+                patch.delitem(sys.modules, name)
+            kept = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
+            patch.setattr(sys, "meta_path", kept)
+            return importlib.import_module(wanted)
+
+    return load

@@ -1,8 +1,6 @@
 """The special functions against mpmath, their derivatives, and torch's transformations."""
 
-import importlib
 import math
-import sys
 from types import ModuleType
 
 import mpmath as mp
@@ -288,14 +286,9 @@ def test_transformations_compose(method: str):
 
 
 @pytest.fixture(scope="module")
-def unhooked() -> ModuleType:
+def unhooked(import_unhooked) -> ModuleType:
     """A second copy of the module without the shape checks, whose wrappers torch cannot trace."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "spaceform"]:
-            patch.delitem(sys.modules, name)
-        finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
-        patch.setattr(sys, "meta_path", finders)
-        return importlib.import_module("spaceform.special")
+    return import_unhooked("spaceform.special")
 
 
 def compiled_cases(special: ModuleType, method: str) -> list:

@@ -62,7 +62,7 @@ def recipes(
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
         changes |= {"net.name": conditions.net, "net.hidden": None, "net.standardize": False}
-        changes |= {} if conditions.net in ("small", "projection") else {"data.thumbnail": None}
+        changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
     if any(key.startswith("net.") for key in changes):

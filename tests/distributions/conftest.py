@@ -1,5 +1,3 @@
-import importlib
-import sys
 from types import ModuleType
 
 import pytest
@@ -7,14 +5,9 @@ from torch.distributions import Distribution
 
 
 @pytest.fixture(scope="session")
-def unhooked() -> ModuleType:
+def unhooked(import_unhooked) -> ModuleType:
     """A second copy of the distributions without the shape checks, whose wrappers torch cannot trace."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "spaceform"]:
-            patch.delitem(sys.modules, name)
-        finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
-        patch.setattr(sys, "meta_path", finders)
-        return importlib.import_module("spaceform.distributions")
+    return import_unhooked("spaceform.distributions")
 
 
 @pytest.fixture(autouse=True)
