@@ -28,9 +28,11 @@ def marks(found: pd.DataFrame, measure: Measure = ACCURACY) -> dict[str, tuple[b
     return {row.label: (row.best, row.tied) for row in summarize(found, measure)}
 
 
-def test_standard_error_is_the_papers():
-    assert standard_error([1.0, 2.0, 3.0, 4.0]) == pytest.approx(np.sqrt(1.25) / 2)
-    assert standard_error([0.7]) == 0.0
+def test_standard_error_divides_by_one_less_and_needs_two_seeds():
+    assert standard_error([1.0, 2.0, 3.0, 4.0]) == pytest.approx(np.sqrt(5 / 3) / 2)
+    assert standard_error([0.7]) is None
+    (alone,) = summarize(table(vmf=[0.9]), ACCURACY)
+    assert alone.sem is None
 
 
 def test_holm_by_hand():
@@ -87,6 +89,9 @@ def test_one_seed_has_no_test_and_says_so():
     assert only.sentence.startswith("Accuracy: vmf came out first (90.00 %)")
     assert "one seed cannot tell skill from luck" in only.sentence
     assert any("no test" in sentence for sentence in footnote(found))
+    (partly,) = advice(table(vmf=[0.9, 0.91], cosine=[0.8], arcface=[0.7, 0.72]))
+    assert "only one run of cosine has a figure" in partly.sentence
+    assert "seed" not in partly.sentence
 
 
 def test_noise_of_its_own_lifts_no_head_above_a_better_one():
@@ -102,7 +107,7 @@ def test_advice_names_a_winner_only_where_there_is_one():
     clear = table(vmf=[0.95, 0.951, 0.952], cosine=[0.90, 0.901, 0.902])
     (one,) = advice(clear)
     assert one.winners == ("vmf",)
-    assert one.sentence == "Accuracy: vmf (95.10 ± 0.05 %); next is cosine (90.10 ± 0.05 %)."
+    assert one.sentence == "Accuracy: vmf (95.10 ± 0.06 %); next is cosine (90.10 ± 0.06 %)."
     level = table(vmf=[0.90, 0.92, 0.94], cosine=[0.90, 0.915, 0.93], standard=[0.5, 0.51, 0.52])
     (one,) = advice(level)
     assert set(one.winners) == {"vmf", "cosine"}
@@ -113,7 +118,7 @@ def test_advice_names_a_winner_only_where_there_is_one():
     alone = table(vmf=[0.9, 0.92])
     (one,) = advice(alone)
     assert "only vmf was run" in one.sentence
-    assert footnote(alone) == ["Mean ± standard error over 2 seeds (standard deviation with ddof 0)."]
+    assert footnote(alone) == ["Mean ± standard error over 2 seeds (standard deviation with ddof 1)."]
 
 
 def test_every_goal_of_a_comparison_has_its_sentence():
@@ -166,7 +171,7 @@ def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     terminal.print_results(pd.DataFrame(rows))
     said = capsys.readouterr().out
-    figures = ["60.00 ± 4.71", "0.600 ± 0.047"]
+    figures = ["60.00 ± 5.77", "0.600 ± 0.058"]
     table_part = said[: said.index("Mean ±")]
     assert [table_part.count(figure) for figure in figures] == [2 * 5, 2 * 3]
     plain = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", table_part).splitlines() if line]

@@ -103,8 +103,8 @@ def beside(table: pd.DataFrame, data: str) -> list[Pair]:
         ours = table.loc[table["label"] == figure.head, figure.column].dropna().to_numpy(dtype=float)
         if len(ours):
             measure = next(m for m in MEASURES if m.column == figure.column)
-            sem = standard_error(ours) if len(ours) > 1 else None
-            pairs.append(Pair(figure, measure, figure.head, float(ours.mean()), sem, len(ours)))
+            mean, sem = float(ours.mean()), standard_error(ours)
+            pairs.append(Pair(figure, measure, figure.head, mean, sem, len(ours)))
     return pairs
 
 

@@ -239,7 +239,7 @@ def _parts(
 def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone: bool) -> str:
     if row is None:
         return "–"
-    text = measure.text(row.mean, row.sem if row.seeds > 1 else None)
+    text = measure.text(row.mean, row.sem)
     if alone:
         return text
     if not row.tied:

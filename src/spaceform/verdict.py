@@ -1,10 +1,10 @@
 """What the results of a study say, and what they do not: pure functions on its table, one row a run.
 
-A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 0, as the
-paper's). The best mean and those that cannot be told from it are marked: from the best downwards, up to the
-first that is significantly worse by Welch's t-test against the best, two-sided, Holm-corrected within the
-column at 5%. (Below that one nothing is marked: much noise of its own excuses no lower mean.) The seeds vary
-the training, not the split: a verdict holds for this test split.
+A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 1; of
+a single seed there is none). The best mean and those that cannot be told from it are marked: from the best
+downwards, up to the first that is significantly worse by Welch's t-test against the best, two-sided,
+Holm-corrected within the column at 5%. (Below that one nothing is marked: much noise of its own excuses no
+lower mean.) The seeds vary the training, not the split: a verdict holds for this test split.
 """
 
 import math
@@ -73,7 +73,8 @@ class Row:
 
     label: str
     mean: float
-    sem: float
+    sem: float | None
+    """None for a single seed."""
     seeds: int
     best: bool
     """The best mean."""
@@ -117,9 +118,9 @@ def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
     ]
 
 
-def standard_error(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Of the mean, by the standard deviation with ddof 0; 0 for a single value."""
-    return float(np.std(values)) / math.sqrt(len(values))
+def standard_error(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
+    """Of the mean, by the standard deviation with ddof 1; None for a single value."""
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def welch(
@@ -182,10 +183,13 @@ def _said(measure: Measure, rows: Sequence[Row]) -> str:
     if all(row.p is None for row in rows):
         names = _and([row.label for row in top])
         level = "are level at the top" if len(top) > 1 else "came out first"
-        return (
-            f"{names} {level} ({_value(measure, first)}), "
-            "but one seed cannot tell skill from luck; use --seeds 5 for a verdict."
+        single = [row.label for row in rows if row.seeds == 1]
+        reason = (
+            "one seed cannot tell skill from luck; use --seeds 5 for a verdict"
+            if len(single) == len(rows)
+            else f"only one run of {_and(single)} has a figure, too few for a test; finish the others first"
         )
+        return f"{names} {level} ({_value(measure, first)}), but {reason}."
     if len(top) == 1:
         return f"{_named(measure, first)}; next is {_named(measure, behind[0])}."
     span = f"{_value(measure, top[0])} to {_value(measure, top[-1])}"
@@ -201,7 +205,7 @@ def _named(measure: Measure, row: Row) -> str:
 
 
 def _value(measure: Measure, row: Row) -> str:
-    return measure.text(row.mean, row.sem if row.seeds > 1 else None) + (" %" if measure.percent else "")
+    return measure.text(row.mean, row.sem) + (" %" if measure.percent else "")
 
 
 def footnote(table: pd.DataFrame) -> list[str]:
@@ -211,7 +215,7 @@ def footnote(table: pd.DataFrame) -> list[str]:
     said = []
     if len(counts) and counts.min() > 1:
         seeds = str(counts.iloc[0]) if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}"
-        said.append(f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 0).")
+        said.append(f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 1).")
         if len(counts) > 1:
             said[-1] += (
                 " Bold: the best, and those next to it down to the first that is significantly worse "

@@ -76,8 +76,9 @@ def test_summary_is_mean_and_standard_error_over_seeds(tmp_path, make_study) -> 
     cell = table.lines[1].cells[0]
     assert table.lines[1].label == "Cosine"
     assert cell.mean == pytest.approx(np.mean(values))
-    assert cell.sem == pytest.approx(np.std(values) / np.sqrt(3))
-    assert cell.text == f"{100 * np.mean(values):.2f} ± {100 * np.std(values) / np.sqrt(3):.2f}"
+    error = np.std(values, ddof=1) / np.sqrt(3)
+    assert cell.sem == pytest.approx(error)
+    assert cell.text == f"{100 * np.mean(values):.2f} ± {100 * error:.2f}"
     assert any(line.cells[0].bold for line in table.lines)
     assert [line.label for line in runs(group).lines] == [r.name for r in group.records]
 
@@ -103,7 +104,7 @@ def test_the_paper_stands_beside_ours_on_its_own_data(tmp_path, make_study) -> N
     ours = (
         frame(collection.groups[0])
         .groupby("label")["accuracy"]
-        .agg(["mean", lambda v: v.std(ddof=0) / 2**0.5])
+        .agg(["mean", lambda v: v.std(ddof=1) / 2**0.5])
     )
     mean, sem = ours.loc["vmf"]
     place = [c.over for c in beside.columns].index("accuracy %")

@@ -244,7 +244,7 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
             {
                 "head": heads[row.label],
                 "label": display(row.label),
-                "text": one.measure.text(row.mean, row.sem if row.seeds > 1 else None),
+                "text": one.measure.text(row.mean, row.sem),
                 "seeds": row.seeds,
                 "tied": row.tied,
                 "p": "—" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "< 0.001",

@@ -24,6 +24,7 @@ from spaceform.report.style import (
     display,
 )
 from spaceform.special import mean_resultant_length
+from spaceform.verdict import standard_error
 
 _DIMENSIONS = (2, 3, 8, 32, 128, 512)
 
@@ -367,7 +368,7 @@ def temperature(group: Group) -> Figure | None:
         for shift, (head, found) in enumerate(by_head.items()):
             x = [i for i, t in enumerate(ticks) if t in found]
             mean = np.array([np.mean(found[ticks[i]]) for i in x])
-            error = [np.std(found[ticks[i]]) / np.sqrt(len(found[ticks[i]])) for i in x]
+            error = [standard_error(found[ticks[i]]) or 0.0 for i in x]
             axes.errorbar(
                 np.array(x) + 0.08 * (shift - (len(by_head) - 1) / 2),
                 mean,

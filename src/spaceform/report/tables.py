@@ -240,9 +240,9 @@ def runs(group: Group) -> Table:
 def _ours(table: pd.DataFrame, measure: Measure) -> dict[str, Cell]:
     return {
         row.label: Cell(
-            measure.text(row.mean, row.sem if row.seeds > 1 else None),
+            measure.text(row.mean, row.sem),
             row.mean,
-            row.sem if row.seeds > 1 else None,
+            row.sem,
             row.seeds,
             row.tied,
         )
