@@ -1,16 +1,15 @@
 """The Power Spherical distribution on the unit sphere (De Cao and Aziz, 2020)."""
 
 from math import log, pi
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution, constraints
 
-from spaceform.distributions._arguments import check_concentration, check_unit, parameters, unit_vector
 from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile, tabulated_quantile
-from spaceform.distributions._sphere import covariance, place, variance, versine
+from spaceform.distributions._sphere import versine
+from spaceform.distributions._symmetric import SymmetricDistribution, draws
 from spaceform.distributions.uniform import Shape, check_value
 
 
@@ -92,11 +91,7 @@ def sample_power_spherical(
 
     `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
     """
-    loc, concentration = parameters(loc, concentration)
-    shape = (*sample_shape, *concentration.shape)
-    u = torch.rand(shape, dtype=loc.dtype, device=loc.device, generator=generator)
-    cos, sin = power_spherical_angle(u, concentration, loc.shape[-1])
-    return place(loc, cos, sin, generator=generator)
+    return draws(power_spherical_angle, loc, concentration, sample_shape, generator)
 
 
 # Stirling's series of log Γ, used above _SHIFT, where five terms leave 2e-14.
@@ -137,42 +132,11 @@ def _stirling_slope(x: Tensor) -> Tensor:
 
 
 @final
-class PowerSpherical(Distribution):
+class PowerSpherical(SymmetricDistribution):
     """Density ∝ (1 + μ·z)^κ on the unit vectors: heavier tails than von Mises–Fisher, no Bessel functions.
 
     `loc` is the mean direction μ, of length 1 on its last dimension; `concentration` is κ ≥ 0.
     """
-
-    arg_constraints = {"loc": unit_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
-    support = unit_vector
-    has_rsample = True
-
-    def __init__(
-        self,
-        loc: Float[Tensor, "*#batch dim"],
-        concentration: Float[Tensor, "*#batch"] | float | int,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.loc, self.concentration = parameters(loc, concentration)
-        super().__init__(self.concentration.shape, self.loc.shape[-1:], validate_args=False)
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
-        if self._validate_args:
-            check_unit("loc", self.loc)
-            check_concentration(self.concentration)
-
-    def expand(self, batch_shape: Shape, _instance: Any = None) -> "PowerSpherical":
-        """The same distribution with its parameters expanded to another batch shape."""
-        new = self._get_checked_instance(PowerSpherical, _instance)
-        new.loc = self.loc.expand(*batch_shape, -1)
-        new.concentration = self.concentration.expand(*batch_shape)
-        super(PowerSpherical, new).__init__(torch.Size(batch_shape), self.event_shape, False)
-        new._validate_args = self._validate_args
-        return new
-
-    @property
-    def dim(self) -> int:
-        """The number of coordinates, n."""
-        return self.loc.shape[-1]
 
     @property
     def _alpha(self) -> Tensor:
@@ -184,33 +148,13 @@ class PowerSpherical(Distribution):
         """E[μ·z] = κ/(κ + n − 1)."""
         return self.concentration / (self.concentration + (self.dim - 1))
 
-    @property
-    def mean(self) -> Float[Tensor, "*batch dim"]:
-        """E[z]."""
-        return self.mean_resultant_length[..., None] * self.loc
-
-    @property
-    def mode(self) -> Float[Tensor, "*batch dim"]:
-        """The mean direction."""
-        return self.loc
-
     def _variances(self) -> tuple[Tensor, Tensor]:
         """Of z along μ and along any tangent direction: 4αβ/((α+β)²(α+β+1)) and 2α/((α+β)(α+β+1))."""
         a, total = self._alpha, self.concentration + (self.dim - 1)
         tangent = 2 * a / (total * (total + 1))
         return tangent * (self.dim - 1) / total, tangent
 
-    @property
-    def variance(self) -> Float[Tensor, "*batch dim"]:
-        """Variance of each coordinate: the diagonal of the covariance matrix."""
-        return variance(self.loc, *self._variances())
-
-    @property
-    def covariance_matrix(self) -> Float[Tensor, "*batch dim dim"]:
-        """Var(μ·z) μμᵀ plus the tangent variance times I − μμᵀ."""
-        return covariance(self.loc, *self._variances())
-
-    def log_height(self) -> Tensor:
+    def log_height(self) -> Float[Tensor, "*batch"]:
         """The log-density at the mode: log Γ(α+β) − log Γ(α) − β log 4π."""
         beta = (self.dim - 1) / 2
         return _log_gamma_ratio(self._alpha, beta) - beta * log(4 * pi)
@@ -219,14 +163,7 @@ class PowerSpherical(Distribution):
         self, sample_shape: Shape = (), generator: torch.Generator | None = None
     ) -> Float[Tensor, "*draws dim"]:
         """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
-        return sample_power_spherical(self.loc, self.concentration, sample_shape, generator=generator)
-
-    def sample(
-        self, sample_shape: Shape = (), generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*draws dim"]:
-        """Draws of shape sample_shape + loc.shape, without gradients."""
-        with torch.no_grad():
-            return self.rsample(sample_shape, generator)
+        return draws(power_spherical_angle, self.loc, self.concentration, sample_shape, generator)
 
     def log_prob(self, value: Float[Tensor, "*draws dim"]) -> Float[Tensor, "..."]:
         """κ log((1 + μ·z)/2) plus the log-density at the mode."""

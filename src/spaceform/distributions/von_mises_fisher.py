@@ -1,26 +1,22 @@
 """The von Mises–Fisher distribution on the unit sphere."""
 
 from math import pi
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution, constraints
 
-from spaceform.distributions._arguments import (
-    check_concentration,
-    check_directions,
-    check_floating,
-    check_unit,
-    parameters,
-    unit_vector,
-)
+from spaceform.distributions._arguments import check_directions, check_floating, check_unit
 from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile, tabulated_quantile
 from spaceform.distributions._peak import LogPeak, Shortfall
-from spaceform.distributions._sphere import covariance, place, variance, versine
+from spaceform.distributions._sphere import versine
+from spaceform.distributions._symmetric import SymmetricDistribution, draws
 from spaceform.distributions.uniform import Shape, check_value
 from spaceform.special import concentration_from_mean_resultant_length, exact, mean_resultant_length
+
+_MOST = 1e8
+"""The largest concentration that is supported."""
 
 
 @final
@@ -99,38 +95,17 @@ def sample_von_mises_fisher(
 
     `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
     """
-    loc, concentration = parameters(loc, concentration)
-    shape = (*sample_shape, *concentration.shape)
-    u = torch.rand(shape, dtype=loc.dtype, device=loc.device, generator=generator)
-    cos, sin = von_mises_fisher_angle(u, concentration, loc.shape[-1])
-    return place(loc, cos, sin, generator=generator)
+    return draws(von_mises_fisher_angle, loc, concentration, sample_shape, generator)
 
 
 @final
-class VonMisesFisher(Distribution):
+class VonMisesFisher(SymmetricDistribution):
     """Density C_n(κ) exp(κ μ·z) on the unit vectors.
 
     `loc` is the mean direction μ, of length 1 on its last dimension; `concentration` is κ ≥ 0. Dimensions
     from 2 to 65,536 and concentrations from 0 to 1e8 are supported; draws are tested against the law up to
     n = 2,048 and κ = 1e6.
     """
-
-    arg_constraints = {"loc": unit_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
-    support = unit_vector
-    has_rsample = True
-
-    def __init__(
-        self,
-        loc: Float[Tensor, "*#batch dim"],
-        concentration: Float[Tensor, "*#batch"] | float | int,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.loc, self.concentration = parameters(loc, concentration)
-        super().__init__(self.concentration.shape, self.loc.shape[-1:], validate_args=False)
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
-        if self._validate_args:
-            check_unit("loc", self.loc)
-            check_concentration(self.concentration)
 
     @classmethod
     def fit(
@@ -141,6 +116,7 @@ class VonMisesFisher(Distribution):
         """Maximum likelihood from unit vectors on the first dimension, optionally weighted.
 
         Exact: the mean direction, and the κ with A_n(κ) = length of the mean. Sums are taken in float64.
+        Directions that agree have an infinite κ: more than 1e8, the largest supported, is an error.
         """
         check_directions("value", value)
         if value.ndim < 2 or value.shape[0] == 0:
@@ -172,55 +148,22 @@ class VonMisesFisher(Distribution):
             none, first.to(mean.dtype), mean / torch.where(none[..., 0], 1.0, length)[..., None]
         )
         concentration = concentration_from_mean_resultant_length(length.clamp(max=1), mean.shape[-1])
-        if not torch.isfinite(concentration.detach()).all():
+        if not (concentration.detach() <= _MOST).all():
             raise ValueError(
-                "value must hold at least two different directions: its concentration is infinite"
+                f"value must hold directions that differ: their concentration exceeds {_MOST:g}, the largest "
+                f"supported; give more samples, or choose one yourself, VonMisesFisher(loc, {_MOST:g})"
             )
         return cls(loc.to(value.dtype), concentration.to(value.dtype))
-
-    def expand(self, batch_shape: Shape, _instance: Any = None) -> "VonMisesFisher":
-        """The same distribution with its parameters expanded to another batch shape."""
-        new = self._get_checked_instance(VonMisesFisher, _instance)
-        new.loc = self.loc.expand(*batch_shape, -1)
-        new.concentration = self.concentration.expand(*batch_shape)
-        super(VonMisesFisher, new).__init__(torch.Size(batch_shape), self.event_shape, False)
-        new._validate_args = self._validate_args
-        return new
-
-    @property
-    def dim(self) -> int:
-        """The number of coordinates, n."""
-        return self.loc.shape[-1]
 
     @property
     def mean_resultant_length(self) -> Float[Tensor, "*batch"]:
         """E[μ·z] = A_n(κ)."""
         return mean_resultant_length(self.concentration, self.dim)
 
-    @property
-    def mean(self) -> Float[Tensor, "*batch dim"]:
-        """E[z] = A_n(κ) μ."""
-        return self.mean_resultant_length[..., None] * self.loc
-
-    @property
-    def mode(self) -> Float[Tensor, "*batch dim"]:
-        """The mean direction."""
-        return self.loc
-
     def _variances(self) -> tuple[Tensor, Tensor]:
         """Of z along μ, A_n′(κ), and along any tangent direction, A_n(κ)/κ."""
         k, order = self.concentration, self.dim / 2 - 1
         return exact.slope(k, order), exact.weight(k * k, order)
-
-    @property
-    def variance(self) -> Float[Tensor, "*batch dim"]:
-        """Variance of each coordinate: the diagonal of the covariance matrix."""
-        return variance(self.loc, *self._variances())
-
-    @property
-    def covariance_matrix(self) -> Float[Tensor, "*batch dim dim"]:
-        """A_n′(κ) μμᵀ + A_n(κ)/κ (I − μμᵀ)."""
-        return covariance(self.loc, *self._variances())
 
     def log_height(self) -> Float[Tensor, "*batch"]:
         """The log-density at the mode, log C_n(κ) + κ."""
@@ -230,14 +173,7 @@ class VonMisesFisher(Distribution):
         self, sample_shape: Shape = (), generator: torch.Generator | None = None
     ) -> Float[Tensor, "*draws dim"]:
         """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
-        return sample_von_mises_fisher(self.loc, self.concentration, sample_shape, generator=generator)
-
-    def sample(
-        self, sample_shape: Shape = (), generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*draws dim"]:
-        """Draws of shape sample_shape + loc.shape, without gradients."""
-        with torch.no_grad():
-            return self.rsample(sample_shape, generator)
+        return draws(von_mises_fisher_angle, self.loc, self.concentration, sample_shape, generator)
 
     def log_prob(self, value: Float[Tensor, "*draws dim"]) -> Float[Tensor, "..."]:
         """Log-density log C_n(κ) + κ μ·z, as its height at the mode less κ (1 − μ·z)."""
