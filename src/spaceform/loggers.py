@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from abc import ABC
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
@@ -12,9 +13,8 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from spaceform.recipe import Recipe, RecipeError, flatten, unknown
 
 
-@final
-class MLflowLogger(Logger):
-    """A run of MLflow, at the tracking server that MLFLOW_TRACKING_URI names, else in a local folder."""
+class _RunLogger(Logger, ABC):
+    """A logger that knows the run's folder, whose name it takes, and its recipe."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self._folder, self._recipe = folder, recipe
@@ -27,6 +27,11 @@ class MLflowLogger(Logger):
     @property
     def version(self) -> str:
         return self._folder.name
+
+
+@final
+class MLflowLogger(_RunLogger):
+    """A run of MLflow, at the tracking server that MLFLOW_TRACKING_URI names, else in a local folder."""
 
     @property
     @rank_zero_experiment
@@ -52,20 +57,8 @@ class MLflowLogger(Logger):
 
 
 @final
-class WandbLogger(Logger):
+class WandbLogger(_RunLogger):
     """A run of Weights & Biases, resumed under the same name when training goes on."""
-
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self._folder, self._recipe = folder, recipe
-        self._run: Any = None
-
-    @property
-    def name(self) -> str:
-        return "spaceform"
-
-    @property
-    def version(self) -> str:
-        return self._folder.name
 
     @property
     @rank_zero_experiment
