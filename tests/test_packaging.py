@@ -111,6 +111,20 @@ def test_a_lab_feature_without_the_extra_names_the_extra() -> None:
         last = done.stderr.splitlines()[-1]
         assert "pip install 'spaceform[lab]'" in last
         assert any(p in last for p in package.split("|"))
+    parts = ("export", "predict", "training", "recipe", "checkpoint", "study", "search", "report")
+    done = python(
+        BLOCKER
+        + f"""
+for name in {parts!r}:
+    try:
+        __import__("spaceform." + name)
+    except ModuleNotFoundError as error:
+        assert str(error).endswith("install it with: pip install 'spaceform[lab]'"), (name, str(error))
+    else:
+        raise AssertionError(name)
+"""
+    )
+    assert done.returncode == 0, done.stderr
     done = python(
         BLOCKER
         + "import sys; sys.argv = ['spaceform', '--help']\nfrom spaceform.__main__ import main\nmain()"

@@ -4,6 +4,8 @@ A checkpoint is one safetensors file. Its header carries a JSON value (`state`) 
 and every tensor, so that a torn, altered or foreign file is known before anything in it is used.
 """
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 import contextlib
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """What a run is: a frozen, validated value. TOML in, JSON beside the results."""
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 import difflib
 import hashlib
 import json

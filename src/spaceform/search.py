@@ -1,5 +1,7 @@
 """Search a head's rates and options by Optuna, on the validation split alone, with equal effort for each."""
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 import json
 import shutil
 import socket

@@ -4,6 +4,8 @@
 on: finished runs stay, broken ones are tried again. One process at a time works in a folder.
 """
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 import json
 import os
 import platform

@@ -1,5 +1,7 @@
 """train(): the paper's protocol as one loop on Lightning Fabric."""
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 import json
 import math
 import time
