@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import config
 
 from spaceform import poincare
 from spaceform.geometry import Euclidean, Geometry, PoincareBall, Sphere
@@ -116,3 +117,21 @@ def test_geometries_are_frozen_values():
         PoincareBall(0.1).curvature = 1.0
     with pytest.raises(ValueError, match=r"curvature must be a positive finite number, got -1\.0"):
         PoincareBall(-1.0)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES[:3], ids=str)
+def test_embeddings_that_cannot_be_compared_are_one_sentence(geometry: Geometry):
+    config.update("jaxtyping_disable", True)
+    z = embeddings(3, 4)
+    for wrong, error, said in (
+        (z[:, :3], ValueError, "z and z2 must have one dimension, got 4 and 3; embed both by one net"),
+        (z.numpy(), TypeError, "z2 must be a tensor, got ndarray; pass torch.as_tensor(z2)"),
+        (z.long(), TypeError, "z2 must be floating point, got torch.int64; pass z2.float()"),
+    ):
+        for compare in (geometry.pairwise, geometry.similarity):
+            with pytest.raises(error) as told:
+                compare(z, wrong)
+            assert str(told.value) == said
+    with pytest.raises(ValueError, match=r"z2 must have shape \(items, dim\), got \(4,\)"):
+        geometry.pairwise(z, z[0])
+    assert geometry.pairwise(z, z.float()).dtype == torch.float64

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from spaceform import HEADS, cli
+from spaceform.compare import Conditions, recipes
 from spaceform.evaluation import evaluate
 from spaceform.export import export, graph
 from spaceform.predict import predict
@@ -20,6 +22,7 @@ from spaceform.recipe import RecipeError, load
 from spaceform.run import Run
 from spaceform.training import train
 
+SHORT_FEATURES = {"budget.epochs": 1, "budget.episodes": 2}
 SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 
 
@@ -183,20 +186,26 @@ def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
     np.savez(folder / "words.npz", X=np.array([["a", "b"]]))
     np.savez(folder / "objects.npz", X=np.array([[{}]], dtype=object))
     np.savez(folder / "unnamed.npz", images)
+    np.savez(folder / "last.npz", X=np.moveaxis(images, 1, -1))
+    np.savez(folder / "flat.npz", X=images[:, 0])
+    (folder / "cut.parquet").write_bytes(b"PAR1 nothing")
     (folder / "empty folder").mkdir()
     Image.new("L", (8, 8)).save(folder / "whole.jpg")
     (folder / "half.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:200])
     (folder / "text.png").write_text("not a picture")
     return {
-        "truncated.npz": "cannot be read as arrays",
+        "truncated.npz": "copy it again, or write it by np.savez",
         "damaged.npz": "cannot be read as arrays",
         "empty.npz": "cannot be read as arrays",
         "nan.npz": "NaN or infinite values in 1 of 200 rows, the first is row 3",
         "width.npz": "inputs must have shape (items, 1, 8, 8), got (5, 7)",
         "nothing.npz": "at least one row, got shape (0, 1, 8, 8)",
-        "words.npz": "must hold real numbers",
-        "objects.npz": "cannot be read as arrays",
-        "unnamed.npz": "has no array 'X'",
+        "words.npz": "must hold real numbers, got <U1; convert it",
+        "objects.npz": "holds Python objects",
+        "unnamed.npz": "has no array 'X' (it has arr_0)",
+        "last.npz": "got (200, 8, 8, 1); put channels first",
+        "flat.npz": "got (200, 8, 8); add the axis of channels",
+        "cut.parquet": "copy or write it again",
         "empty folder": "there is no image in",
         "half.jpg": "half.jpg",
         "text.png": "text.png",
@@ -240,5 +249,25 @@ def test_a_damaged_run_is_one_sentence(runs, images, tmp_path: Path) -> None:
         copy = tmp_path / name.partition(".")[0]
         shutil.copytree(runs["cosine"], copy)
         (copy / name).write_bytes((copy / name).read_bytes()[:20])
-        with pytest.raises((ValueError, OSError), match=name):
+        with pytest.raises((ValueError, OSError), match=name) as told:
             predict(Run.load(copy), [tmp_path / "images.npz"])
+        if name == "model.safetensors":
+            assert str(told.value).endswith(f"; copy the run again, or remove {copy} and train it again")
+
+
+def test_a_run_of_features_predicts_a_parquet_without_labels_and_refuses_nan(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    y = np.arange(60) % 2
+    np.savez(tmp_path / "f.npz", X=X + 3 * y[:, None], y=y)
+    recipe = recipes(str(tmp_path / "f.npz"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
+    run = train(recipe, tmp_path / "run", accelerator="cpu")
+    pd.DataFrame(X[:1], columns=list("abcd")).to_parquet(tmp_path / "one.parquet")
+    found = predict(run, [tmp_path / "one.parquet"])
+    torch.testing.assert_close(found.embedding, run.embed(X[:1]))
+    X[7, 2] = np.nan
+    with pytest.raises(ValueError, match=r"inputs must be finite, but row 7 has NaN .*; remove or fill them"):
+        run.predict_proba(X)
+    with pytest.raises(ValueError, match="give a single item as x"):
+        run.predict_proba(X[0])
+    with pytest.raises(ValueError, match="inputs are empty"):
+        run.predict_proba(X[:0])

@@ -16,6 +16,7 @@ import typer
 from spaceform import cli_model, cli_study, verbosity
 from spaceform._version import __version__
 from spaceform.errors import exit_code, sentence
+from spaceform.wording import counted
 
 app = typer.Typer(
     name="spaceform",
@@ -101,7 +102,7 @@ def train(
         )
     result = run.result
     typer.echo(
-        f"{out}: {'already finished' if finished else 'finished'} after {result['epochs']} epochs "
+        f"{out}: {'already finished' if finished else 'finished'} after {counted(result['epochs'], 'epoch')} "
         f"({duration(result['seconds'])}); "
         f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
     )

@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
+from spaceform.wording import counted
+
 Finished = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
 Sources = Annotated[
-    list[Path], typer.Argument(help="Images, folders of images, or one file of arrays (.npz with X, .npy).")
+    list[Path],
+    typer.Argument(help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet."),
 ]
 Chosen = Annotated[
     str,
@@ -49,7 +52,7 @@ def predict(
     table = found.table(top=top, reject=reject)
     write_table(table, out)
     kept = "" if reject is None else f"; {int(table['reject'].sum()):,} of them for a human"
-    typer.echo(f"{out}: {len(table):,} items{kept}")
+    typer.echo(f"{out}: {counted(len(table), 'item')}{kept}")
 
 
 def embed(
@@ -73,7 +76,7 @@ def embed(
     write_embeddings(found, out)
     items, dim = found.embedding.shape
     geometry = type(loaded.model.head.geometry).__name__
-    typer.echo(f"{out}: {items:,} embeddings of dimension {dim}, to be compared by {geometry}")
+    typer.echo(f"{out}: {counted(items, 'embedding')} of dimension {dim}, to be compared by {geometry}")
 
 
 def export(

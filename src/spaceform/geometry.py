@@ -70,11 +70,12 @@ class Euclidean(Geometry):
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
     ) -> Float[Tensor, "*#batch"]:
         """−‖z − z₂‖ of aligned pairs."""
+        z, z2 = _alike(z, z2)
         return -torch.linalg.vector_norm(z - z2, dim=-1)
 
     def pairwise(self, z: Float[Tensor, "n dim"], z2: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
         """−‖zᵢ − z₂ⱼ‖ from exact differences."""
-        return -torch.cdist(z, z2, compute_mode="donot_use_mm_for_euclid_dist")
+        return -torch.cdist(*_alike(z, z2, axes=2), compute_mode="donot_use_mm_for_euclid_dist")
 
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
         """⟨zᵢ, zⱼ⟩ − ½‖zⱼ‖² = ½‖zᵢ‖² − ½‖zᵢ − zⱼ‖²."""
@@ -90,10 +91,12 @@ class Sphere(Geometry):
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
     ) -> Float[Tensor, "*#batch"]:
         """Cosine of aligned pairs."""
+        z, z2 = _alike(z, z2)
         return (_direction(z) * _direction(z2)).sum(-1)
 
     def pairwise(self, z: Float[Tensor, "n dim"], z2: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
         """Cosine of all pairs: one gemm."""
+        z, z2 = _alike(z, z2, axes=2)
         return _direction(z) @ _direction(z2).T
 
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
@@ -119,10 +122,12 @@ class PoincareBall(Geometry):
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
     ) -> Float[Tensor, "*#batch"]:
         """−d of aligned pairs."""
+        z, z2 = _alike(z, z2)
         return -poincare.distance(self.point(z), self.point(z2), self.curvature)
 
     def pairwise(self, z: Float[Tensor, "n dim"], z2: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
         """−d of all pairs."""
+        z, z2 = _alike(z, z2, axes=2)
         return -poincare.pairwise_distance(self.point(z), self.point(z2), self.curvature)
 
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
@@ -137,6 +142,24 @@ class PoincareBall(Geometry):
         return Ranking(
             _direction(z) * torch.sinh(2 * r)[:, None], 1 / torch.cosh(2 * r), 2 * torch.sinh(r).square()
         )
+
+
+def _alike(z: Tensor, z2: Tensor, *, axes: int | None = None) -> tuple[Tensor, Tensor]:
+    """Both in the wider of their types, where they are embeddings of one dimension."""
+    for name, x in (("z", z), ("z2", z2)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}; pass torch.as_tensor({name})")
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {x.dtype}; pass {name}.float()")
+        if x.ndim == 0 or x.ndim != (axes or x.ndim):
+            wanted = "(items, dim)" if axes == 2 else "(..., dim)"
+            raise ValueError(f"{name} must have shape {wanted}, got {tuple(x.shape)}")
+    if z.shape[-1] != z2.shape[-1]:
+        raise ValueError(
+            f"z and z2 must have one dimension, got {z.shape[-1]} and {z2.shape[-1]}; embed both by one net"
+        )
+    dtype = torch.promote_types(z.dtype, z2.dtype)
+    return z.to(dtype), z2.to(dtype)
 
 
 def _direction(z: Tensor) -> Tensor:

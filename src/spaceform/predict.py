@@ -134,19 +134,29 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
 
 def _array(path: Path) -> NDArray[np.generic]:
     if path.suffix == ".parquet":
-        loaded = data.features.load_features(path).inputs
-        assert isinstance(loaded, Tensor)
-        return loaded.numpy()
+        return data.features.read_inputs(path)
     try:
         with path.open("rb") as file:  # numpy leaves a damaged file open
             found = np.load(file, allow_pickle=False)
             x = found if isinstance(found, np.ndarray) else found["X"]
     except KeyError:
-        raise ValueError(f"{path} has no array 'X'; save the inputs by np.savez(file, X=X)") from None
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as arrays ({error}); was it written whole?") from None
+        there = ", ".join(found.files) or "nothing"
+        raise ValueError(
+            f"{path} has no array 'X' (it has {there}); save the inputs by np.savez(file, X=X)"
+        ) from None
+    except ValueError:
+        raise ValueError(
+            f"{path} holds Python objects or no arrays at all, which are never read; save X.astype("
+            "np.float32) by np.savez(file, X=X)"
+        ) from None
+    except (OSError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read as arrays ({error}); copy it again, or write it by np.savez(file, X=X)"
+        ) from None
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
-        raise ValueError(f"X of {path} must hold real numbers, got {x.dtype}")
+        raise ValueError(
+            f"X of {path} must hold real numbers, got {x.dtype}; convert it by X.astype(np.float32)"
+        )
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"X of {path} must have one row an item and at least one row, got shape {x.shape}")
     x = x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x

@@ -149,7 +149,10 @@ class Run:
                 example = f", for example {inside[0]}" if inside else ""
                 raise RecipeError(f"{path} is a study of many runs; give one of {path / 'runs'}{example}")
             raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
-        tensors, state = checkpoint.read_tensors(path / "model.safetensors")
+        try:
+            tensors, state = checkpoint.read_tensors(path / "model.safetensors")
+        except checkpoint.CheckpointError as error:
+            raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
         if net is None and state["own_net"]:
             raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
         pretrained_not_needed = recipe.model_copy(
@@ -222,11 +225,31 @@ class Run:
         x = torch.as_tensor(inputs)
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = ", ".join(map(str, ("items", *self.input_shape)))
-            raise ValueError(f"inputs must have shape ({wanted}), got {tuple(x.shape)}")
+            raise ValueError(
+                f"inputs must have shape ({wanted}), got {tuple(x.shape)}{self._remedy(tuple(x.shape))}"
+            )
+        if len(x) == 0:
+            raise ValueError("inputs are empty; give at least one item")
         if isinstance(self.how, data.Pixels):
             x = _pixels(x)
+        elif x.is_floating_point() and not x.isfinite().all():
+            first = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
+            raise ValueError(
+                f"inputs must be finite, but row {first} has NaN or infinite values; remove or fill them"
+            )
         for part in x.split(batch_size):
             yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()
+
+    def _remedy(self, shape: tuple[int, ...]) -> str:
+        """What to do with inputs of another shape, where it can be guessed."""
+        if shape == self.input_shape:
+            return "; give a single item as x[None]"
+        if len(self.input_shape) != 3:
+            return ""
+        channels, height, width = self.input_shape
+        if shape[1:] == (height, width, channels):
+            return "; put channels first, by np.moveaxis(x, -1, 1) or x.permute(0, 3, 1, 2)"
+        return "; add the axis of channels, x[:, None]" if shape[1:] == (height, width) else ""
 
 
 def _pixels(x: Tensor) -> Tensor:

@@ -81,6 +81,13 @@ def test_bad_arguments(kwargs, sentence):
         (torch.ones(2, 4), torch.tensor([0, 1]), ValueError, r"z must have shape \(batch, 3\), got \(2, 4\)"),
         (torch.ones(3), torch.tensor([0]), ValueError, r"z must have shape \(batch, 3\), got \(3,\)"),
         (
+            torch.ones(2, 3).numpy(),
+            torch.tensor([0, 1]),
+            TypeError,
+            r"z must be a tensor, got ndarray: pass torch",
+        ),
+        (torch.ones(2, 3), [0, 1], TypeError, r"y must be a tensor, got list: pass torch\.as_tensor"),
+        (
             torch.ones(2, 3).long(),
             torch.tensor([0, 1]),
             TypeError,

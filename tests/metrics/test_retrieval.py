@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import config
 
 from reference import metric_loops as loops
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
@@ -204,5 +205,9 @@ def test_bad_input_is_one_clear_sentence():
         with pytest.raises(ValueError, match=message) as error:
             wrong()
         assert "\n" not in str(error.value)
+    config.update("jaxtyping_disable", True)
+    for geometry in ("sphere", Sphere):
+        with pytest.raises(TypeError, match=r"geometry must be Sphere\(\), .* got .*phere"):
+            retrieval(z, y, geometry)
     with pytest.raises(TypeError, match="y must hold integer labels"):
         retrieval(z, y.double())

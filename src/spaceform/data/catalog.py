@@ -22,6 +22,7 @@ from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
+from spaceform.wording import counted
 
 VARIABLE = "SPACEFORM_DATA"
 
@@ -112,12 +113,12 @@ def check(what: str | Path, *, photos: bool = False) -> list[Check]:
     except DataError as error:
         return [*checks, Check(str(what), False, str(error))]
     items, classes = len(dataset), len(dataset.labels.unique())
-    counted = f"{items:,} items, {classes:,} classes"
+    found = f"{counted(items, 'item')}, {counted(classes, 'class', 'classes')}"
     if entry is None:
-        checks.append(Check("counts", True, counted))
+        checks.append(Check("counts", True, found))
     else:
         right = (items, classes) == (entry.items, entry.classes)
-        detail = counted if right else f"{counted}; all of it is {entry.items:,} and {entry.classes:,}"
+        detail = found if right else f"{found}; all of it is {entry.items:,} and {entry.classes:,}"
         checks.append(Check("counts", right, f"{detail} ({dataset.note})" if dataset.note else detail))
     if photos and not isinstance(dataset.inputs, torch.Tensor):
         checks += list(_check_photos(dataset.inputs))

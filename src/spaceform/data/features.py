@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.wording import counted
 
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _RESERVED = ("X", "y", "split", "groups", "classes")
@@ -26,20 +27,10 @@ def load_features(path: Path) -> Dataset:
     a parquet file ``X`` is a column of equally long lists, or else every other numeric column is a feature.
     """
     columns = _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path)
-    x, y = _array(columns, "X", path), _array(columns, "y", path)
-    if x.ndim != 2 or x.dtype.kind not in "fiu":
-        raise DataError(
-            f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
-        )
+    x, y = _inputs(columns, path), _array(columns, "y", path)
     if y.ndim != 1 or len(y) != len(x):
-        raise DataError(f"{path} has {len(x):,} rows in X and y of shape {y.shape}; give one label a row.")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is said below
-        x = x.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
-    if len(bad):
         raise DataError(
-            f"X in {path} has {len(bad):,} rows with NaN or infinite values, the first is row {bad[0]}; "
-            "remove or fill them."
+            f"{path} has {counted(len(x), 'row')} in X and y of shape {y.shape}; give one label a row."
         )
     labels, classes = _number_classes(y, columns.get("classes"), path)
     return Dataset(
@@ -53,6 +44,30 @@ def load_features(path: Path) -> Dataset:
     )
 
 
+def read_inputs(path: Path) -> NDArray[np.float32]:
+    """X of a parquet file, whether or not there are labels."""
+    return _inputs(_read_parquet(path, labels=False), path)
+
+
+def _inputs(columns: Mapping[str, NDArray[Any]], path: Path) -> NDArray[np.float32]:
+    x = _array(columns, "X", path)
+    if x.ndim == 2 and x.shape[1] == 0:
+        raise DataError(f"X in {path} has shape {x.shape}, no columns; give at least one feature an item.")
+    if x.ndim != 2 or x.dtype.kind not in "fiu":
+        raise DataError(
+            f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
+        )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is said below
+        x = x.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    if len(bad):
+        raise DataError(
+            f"X in {path} has {counted(len(bad), 'row')} with NaN or infinite values, the first is row "
+            f"{bad[0]}; remove or fill them."
+        )
+    return x
+
+
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with open(path, "rb") as file:
@@ -61,7 +76,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 raise DataError(
                     f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
                 )
-            return {name: archive[name] for name in archive.files if name in _RESERVED}
+            return {name: _member(archive, name, path) for name in archive.files if name in _RESERVED}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
@@ -70,12 +85,22 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except ValueError as error:
         raise DataError(
-            f"{path} holds pickled objects or no arrays at all ({error}); pickles are never read: "
-            "save X and y as plain numeric or string arrays by np.savez."
+            f"{path} is no archive of arrays; save X and y by np.savez(file, X=X, y=y)."
         ) from error
 
 
-def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
+def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
+    try:
+        return np.asarray(archive[name])
+    except ValueError as error:
+        remedy = "X.astype(np.float32)" if name == "X" else f"{name}.astype(str), or integers"
+        raise DataError(
+            f"{name} in {path} holds Python objects, which are never read, as they can run code; "
+            f"save it as {remedy}."
+        ) from error
+
+
+def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -85,13 +110,23 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]}).") from error
+        raise DataError(
+            f"{path} is cut short or no parquet file ({str(error).splitlines()[0].rstrip('.')}); "
+            "copy or write it again."
+        ) from error
     columns = {}
-    for name in _RESERVED[1:-1]:
+    if labels and "y" not in table.column_names:
+        there = ", ".join(map(repr, table.column_names)) or "none"
+        raise DataError(
+            f"{path} has no column 'y' of labels (its columns: {there}); rename the column that holds them "
+            "to 'y'."
+        )
+    for name in _RESERVED[1:-1] if labels else ():
         if name in table.column_names:
-            if table[name].null_count:
+            if empty := table[name].null_count:
                 raise DataError(
-                    f"column {name!r} of {path} has {table[name].null_count:,} empty cells; fill them."
+                    f"column {name!r} of {path} has {counted(empty, 'empty cell')}; fill them, or remove "
+                    "their rows."
                 )
             columns[name] = _plain(table[name])
     if "X" in table.column_names:
@@ -101,12 +136,18 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
             raise DataError(
                 f"column 'X' of {path} has type {rows.type}; each row must hold a list of numbers."
             )
-        if rows.null_count or len(pc.unique(pc.list_value_length(rows))) > 1:
+        if rows.null_count:
+            first = pc.index(pc.is_null(rows), True).as_py()
+            raise DataError(
+                f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
+                f"{first}; remove or fill them."
+            )
+        if len(pc.unique(pc.list_value_length(rows))) > 1:
             raise DataError(
                 f"column 'X' of {path} has rows of different lengths; each must hold the same features."
             )
         values = pc.list_flatten(rows).to_numpy()
-        columns["X"] = values.reshape(len(rows), -1)
+        columns["X"] = values.reshape(len(rows), len(values) // max(1, len(rows)))
     else:
         numeric = [
             field.name
@@ -127,7 +168,15 @@ def _plain(column: Any) -> NDArray[Any]:
 
 def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
     if name not in columns:
-        raise DataError(f"{path} has no {name!r} (it has {sorted(columns) or 'nothing'}); save both X and y.")
+        if path.suffix == ".parquet":
+            raise DataError(
+                f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for "
+                "each feature."
+            )
+        raise DataError(
+            f"{path} has no array {name!r} (it has {', '.join(sorted(columns)) or 'neither X nor y'}); "
+            "save both by np.savez(file, X=X, y=y)."
+        )
     return columns[name]
 
 
@@ -143,7 +192,7 @@ def _number_classes(
         return torch.from_numpy(numbers.astype(np.int64)), tuple(_name(value) for value in values)
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(names):
         raise DataError(
-            f"y in {path} goes from {y.min()} to {y.max()}, but there are {len(names)} names in classes; "
+            f"y in {path} goes from {y.min()} to {y.max()}, but classes has {counted(len(names), 'name')}; "
             "number the labels from 0 in the order of the names."
         )
     return torch.from_numpy(y.astype(np.int64)), tuple(_name(value) for value in names)

@@ -135,6 +135,8 @@ class Head(nn.Module, ABC):
         return z.to(torch.promote_types(z.dtype, own))
 
     def _checked(self, z: Tensor) -> Tensor:
+        if not isinstance(z, Tensor):
+            raise TypeError(f"z must be a tensor, got {type(z).__name__}: pass torch.as_tensor(z)")
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise ValueError(
                 f"z must have shape (batch, {self.dim}), got {tuple(z.shape)}: "
@@ -146,11 +148,13 @@ class Head(nn.Module, ABC):
         if _values_readable(z) and not math.isfinite(z.detach().sum().item()) and not z.isfinite().all():
             raise ValueError(
                 f"z must be finite, got {int((~z.isfinite()).sum())} NaN or infinite values of {z.numel()}: "
-                "check the learning rate and the network's input"
+                "check the network's input and, while training, the learning rate"
             )
         return z
 
     def _checked_labels(self, y: Tensor, batch: int) -> Tensor:
+        if not isinstance(y, Tensor):
+            raise TypeError(f"y must be a tensor, got {type(y).__name__}: pass torch.as_tensor(y)")
         if y.shape != (batch,):
             raise ValueError(
                 f"y must have shape ({batch},), one label for each row of z, got {tuple(y.shape)}"

@@ -69,6 +69,11 @@ def retrieval(
     `queries` is (z, y) of separate queries; without it every gallery item queries all the others.
     """
     geometry = Sphere() if geometry is None else geometry
+    if not isinstance(geometry, Geometry):
+        raise TypeError(
+            f"geometry must be Sphere(), Euclidean() or PoincareBall(curvature), got {geometry!r}; "
+            "a head has its own as head.geometry"
+        )
     ks = _checked_k(k)
     gallery, labels = _embeddings(z, y, "z", "y")
     if queries is None:
