@@ -84,12 +84,30 @@ def test_temperature_inside_the_average_is_the_minimum_and_recovers_the_truth():
     assert best < loss(outside(averaged(logits, 1.0)), y) - 1e-3
 
 
+@pytest.mark.parametrize("draws", [1, 5])
+def test_right_answers_alone_support_laplace_s_confidence_and_no_more(draws):
+    """The loss falls for ever as T → 0; N right answers leave the next a chance of 1/(N + 2) to be wrong."""
+    N, K = 38, 4
+    y = torch.arange(N) % K
+    logits = (0.3 * gaussian(draws, N, K)).clamp(-0.4, 0.4) + torch.eye(K, dtype=torch.float64)[y]
+    κ = 1 + torch.arange(N, dtype=torch.float64)
+    plain = TemperatureScaling().fit(logits, y)
+    assert plain.temperature < 0.5
+    p = plain(logits).exp().gather(1, y[:, None])
+    assert p.mean().item() == pytest.approx((N + 1) / (N + 2), abs=1e-9)
+    for other in (NormAwareTemperature(), VectorScaling()):
+        torch.testing.assert_close(other.fit(logits, y, κ)(logits, κ), plain(logits))
+    # What is as sure already stays as it is, and one wrong answer makes it a matter of the likelihood again.
+    assert TemperatureScaling().fit(20 * logits, y).temperature == 1
+    y[0] = 1
+    wrong = TemperatureScaling().fit(logits, y)
+    around = [loss(averaged(logits, f / wrong.temperature), y) for f in (0.99, 1.0, 1.01)]
+    assert around[1] == min(around)
+
+
 def test_degenerate_logits():
     y = torch.tensor([0, 1, 1])
     assert TemperatureScaling().fit(torch.zeros(3, 4), y).temperature == 1
-    separable = TemperatureScaling().fit(10 * torch.eye(2)[y], y)  # the loss falls for ever as T → 0
-    assert 0 < separable.temperature < 1
-    assert loss(separable(10 * torch.eye(2)[y]), y) < 1e-10
     hopeless = TemperatureScaling().fit(torch.eye(2)[1 - y], y)  # and here as T → ∞
     assert loss(hopeless(torch.eye(2)[1 - y]), y) == pytest.approx(math.log(2), abs=1e-2)
     for kind in (VectorScaling(), Isotonic(), NormAwareTemperature()):

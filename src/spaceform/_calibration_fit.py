@@ -96,13 +96,18 @@ def vector_loss(
 
 
 def fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> float:
-    """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor."""
+    """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor.
+
+    Where every example is right there is no floor, and Laplace's rule says how far down to go.
+    """
     S, N, _ = L.shape
     few, labels = _part(L, y, 256)
     spread = float((few.double() - few.double().mean(-1, keepdim=True)).square().mean().sqrt())
     if spread == 0:
         return 1.0  # every temperature gives the same probabilities
     grid = torch.logspace(-3, 3, 13, dtype=torch.float64, device=L.device) / spread
+    if all_right(few, labels) and all_right(L, y):
+        return _most_supported(L, y, max(1.0, grid[-1].item()))
     scanned = [loss(few, labels, g.expand(len(labels))).value for g in grid]
     θ, value = grid[int(np.argmin(scanned))].reshape(1), 0.0
     for rows in (4096, N) if N > 8192 else (N,):
@@ -117,6 +122,37 @@ def fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tens
     if S > 1 and evaluate(one).value < value:  # several valleys: at least never worse than T = 1
         θ, _ = minimise(evaluate, one, grid[:1], grid[-1:], last=last_decrease(L))
     return θ.item()
+
+
+def all_right(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> bool:
+    """Whether no class exceeds the right one, in any draw: the loss then falls for ever as β → ∞."""
+    of_y = L.gather(-1, y[:, None].expand(len(L), -1, 1)).squeeze(-1)
+    return bool((of_y == L.amax(-1)).all())
+
+
+def _most_supported(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], upper: float) -> float:
+    """The β in [1, upper] up to which N right answers of N support more confidence.
+
+    Laplace's rule of succession gives the next answer the probability (N + 1)/(N + 2) of being right: β
+    raises the mean probability of the right class no higher. It increases with β, so bisection finds it.
+    """
+    N = len(y)
+
+    def doubt(β: float) -> float:
+        """The mean probability of a wrong class."""
+        total, rows = 0.0, max(1, _BLOCK // L[:, 0].numel())
+        for i in range(0, N, rows):
+            p = torch.softmax(L[:, i : i + rows].double() * β, -1).mean(0)
+            total += float((1 - p.gather(-1, y[i : i + rows, None])).sum())
+        return total / N
+
+    low, high, least = 1.0, upper, 1 / (N + 2)
+    if doubt(low) <= least:
+        return low
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if doubt(middle) <= least else (middle, high)
+    return low
 
 
 def _part(

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from spaceform._calibration_fit import (
     Value,
+    all_right,
     fit_inverse_temperature,
     last_decrease,
     loss,
@@ -72,9 +73,12 @@ class Calibrator(ABC):
 class TemperatureScaling(Calibrator):
     """softmax(ℓ/T) with one T (Guo et al. 2017).
 
-    T is the minimiser to 1e-7 (float64 logits) or 1e-5 (float32), relatively. It is sought within a factor
-    1000 of the spread of the logits: where every example is right the loss falls for ever as T → 0, and the
-    search stops there.
+    T is the minimiser to 1e-7 (float64 logits) or 1e-5 (float32), relatively, sought within a factor 1000 of
+    the spread of the logits.
+
+    Where every example is right the loss falls for ever as T → 0, and N right answers support no certainty:
+    Laplace's rule of succession leaves the next one a chance of 1/(N + 2) to be wrong. T is then lowered only
+    until the mean probability of the wrong classes is that, and stays 1 where it is no more already.
     """
 
     kind = "temperature"
@@ -111,7 +115,7 @@ class NormAwareTemperature(Calibrator):
     κ, linear between `knots` quantiles of the fitting data and constant outside them, rising or falling,
     whichever has the lower loss. It is linear in its coefficients, so the fit is convex; all coefficients
     but one at zero is plain temperature scaling, which it therefore never falls behind on the data it was
-    fitted to.
+    fitted to; where every example is right it is plain temperature scaling.
     """
 
     kind = "norm_aware_temperature"
@@ -136,7 +140,7 @@ class NormAwareTemperature(Calibrator):
             else κ[:1] * 0
         )
         best = loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
-        for rises in (True, False) if len(at) > 1 else ():
+        for rises in (True, False) if len(at) > 1 and not all_right(L, labels) else ():
             ramps = _ramps(κ, at) if rises else 1 - _ramps(κ, at)
             basis = torch.cat([torch.ones(len(κ), 1), ramps], -1).to(κ)
             start = torch.zeros(basis.shape[1]).to(κ)
@@ -205,7 +209,7 @@ class VectorScaling(Calibrator):
 
     Minimised is the mean negative log-likelihood plus ridge/2 (‖T w − 1‖² + ‖b‖²), T being the plain
     temperature: strictly convex, and finite where a class has no example. Newton's method, O(examples ·
-    classes²) a step.
+    classes²) a step. Where every example is right it is plain temperature scaling.
     """
 
     kind = "vector"
@@ -233,7 +237,9 @@ class VectorScaling(Calibrator):
                 v.curvature + ridge,
             )
 
-        θ, _ = minimise(evaluate, start, torch.full_like(start, -torch.inf))
+        θ = start
+        if not all_right(L, labels):
+            θ, _ = minimise(evaluate, start, torch.full_like(start, -torch.inf))
         self._scale, self._offset = θ[:K].cpu() * β, θ[K:].cpu()
         return self
 
