@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from spaceform.recipe import load, replace
-from spaceform.report import figures, panels
+from spaceform.report import figures, panels, probabilities
+from spaceform.report.axes import look
 from spaceform.report.figures import Figure, Panel
 from spaceform.report.records import collect
 from spaceform.report.style import CLASS_COLORS, COLORS, NAMES, SHADES
@@ -72,7 +73,7 @@ def test_learned_and_fixed_temperature_make_figure_5(tmp_path, make_study) -> No
     assert figure is not None
     ticks = [tick.get_text() for tick in _drawn(figure).get_xticklabels()]
     assert ticks == ["learned", "β = 16", "β = 64"]
-    styles = {str(panels.look(group, label)["linestyle"]) for label in group.labels}
+    styles = {str(look(group, label)["linestyle"]) for label in group.labels}
     assert len(styles) == 3
     make_study(tmp_path / "plain")
     assert panels.temperature(collect([tmp_path / "plain"]).groups[0]) is None
@@ -84,7 +85,7 @@ def test_reliability_draws_what_the_metric_bins(tmp_path, make_study) -> None:
     make_study(tmp_path / "s", heads=("vmf",))
     group = collect([tmp_path / "s"]).groups[0]
     outputs = group.shown["vmf"].outputs
-    axes = _drawn(panels.reliability(group))
+    axes = _drawn(probabilities.reliability(group))
     bins = metrics.reliability(outputs.probabilities, outputs.labels)
     drawn = axes.containers[0].lines[0].get_xydata()
     assert np.allclose(drawn, np.column_stack([bins.confidence, bins.accuracy]))

@@ -15,15 +15,13 @@ from spaceform.report.tables import (
     Column,
     Line,
     Table,
-    comma_separated,
     comparison,
     frame,
-    latex,
-    markdown,
     paper_tables,
     runs,
     summary,
 )
+from spaceform.report.typeset import comma_separated, latex, markdown
 
 TABLE = Table(
     "t",

@@ -1,9 +1,11 @@
 """The report of studies and runs: tables, figures, and one page that holds them all."""
 
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
 from collections.abc import Iterable
 from pathlib import Path
 
-from spaceform.report import figures, tables
+from spaceform.report import figures, typeset
 from spaceform.report.contents import compute
 from spaceform.report.page import render
 from spaceform.report.records import collect
@@ -27,7 +29,7 @@ def write(folders: Iterable[str | Path], out: str | Path | None = None) -> Path:
     for figure in contents.figures:
         figures.save(figure, out / "figures")
     for table in contents.all_tables:
-        tables.save(table, out / "tables")
+        typeset.save(table, out / "tables")
     path = out / "report.html"
     path.write_text(render(contents), "utf-8")
     return path

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from spaceform.report import panels, pictures, tables
+from spaceform.report import panels, pictures, probabilities, tables
 from spaceform.report.figures import Figure
 from spaceform.report.images import Pictures, open_pictures
 from spaceform.report.pictures import Extremes, Neighbours
@@ -106,8 +106,8 @@ def _part(group: Group) -> Part:
         tables.runs(group),
         panels.tradeoff(group),
         panels.temperature(group),
-        panels.reliability(group),
-        panels.risk_coverage(group),
+        probabilities.reliability(group),
+        probabilities.risk_coverage(group),
         panels.training(group),
         projections,
         pictures.embeddings_figure(group, projections),

@@ -4,10 +4,11 @@ import io
 import math
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -59,6 +60,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
             axes = canvas.add_subplot(rows, columns, place)
             panel.draw(axes)
             axes.set_title(panel.title)
+        _legend(canvas)
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")  # the layout stands; no need to find it again for every format
         paths = [folder / f"{figure.key}.{kind}" for kind in ("svg", "pdf", "png")]
@@ -68,17 +70,61 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     return paths
 
 
+def _legend(canvas: Canvas) -> None:
+    """One legend of all that is named, below the axes, where it covers nothing; they keep their height."""
+    named = _named(canvas)
+    if not named:
+        return
+    width, height = canvas.get_size_inches()
+    columns = max(1, min(len(named), int(width / (0.5 + 0.068 * max(map(len, named))))))
+    rows = math.ceil(len(named) / columns)
+    canvas.set_size_inches(width, height + 0.17 * rows + 0.1)
+    columns = math.ceil(len(named) / rows)
+    canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=columns)
+
+
+def _named(canvas: Canvas) -> dict[str, Any]:
+    """The artists with a name, once each, of all axes that have no legend of their own."""
+    found: dict[str, Any] = {}
+    for axes in canvas.axes:
+        if axes.get_legend() is None:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                found.setdefault(label, handle)
+    return found
+
+
+def legend(figure: Figure) -> list[tuple[str, str]]:
+    """Names and their samples as SVG: one legend for all panels of the page."""
+    with mpl.rc_context(RC):
+        drawn = Canvas()
+        for panel in figure.panels:
+            panel.draw(drawn.add_subplot())
+    samples = []
+    for place, (label, handle) in enumerate(_named(drawn).items()):
+        with _for_page(key := f"{figure.key}-legend-{place}"):
+            canvas = Canvas(figsize=(0.32, 0.15))
+            canvas.legend([handle], [""], loc="center", borderpad=0, handletextpad=0, borderaxespad=0)
+            samples.append((label, _svg(canvas, key, "")))
+    return samples
+
+
 def inline(figure: Figure, place: int) -> str:
     """A panel as SVG for the page: colours are CSS variables, text is text, no style attributes."""
     panel = figure.panels[place]
-    key = f"{figure.key}-{place}"
-    with mpl.rc_context({**RC, "svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True}):
+    with _for_page(key := f"{figure.key}-{place}"):
         canvas = Canvas(figsize=(figure.width, figure.height), layout="constrained")
-        axes = canvas.add_subplot()
-        panel.draw(axes)
-        stream = io.StringIO()
-        canvas.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return _themed(stream.getvalue(), key, panel.alt or f"{figure.title}: {panel.title}")
+        panel.draw(canvas.add_subplot())
+        return _svg(canvas, key, panel.alt or f"{figure.title}: {panel.title}")
+
+
+def _for_page(key: str) -> AbstractContextManager[None]:
+    return mpl.rc_context({**RC, "svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True})
+
+
+def _svg(canvas: Canvas, key: str, alt: str) -> str:
+    stream = io.StringIO()
+    canvas.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return _themed(stream.getvalue(), key, alt)
 
 
 _STYLE = re.compile(r' style="([^"]*)"')
@@ -98,8 +144,9 @@ def _themed(svg: str, key: str, alt: str) -> str:
     box = re.search(r'viewBox="([^"]*)"', head[0])
     assert box is not None
     width, height = box[1].split()[2:]
+    said = f'role="img" aria-label="{escape(alt)}"' if alt else 'aria-hidden="true"'
     opening = (
-        f'<svg viewBox="{box[1]}" width="{width}" height="{height}" role="img" aria-label="{escape(alt)}" '
+        f'<svg viewBox="{box[1]}" width="{width}" height="{height}" {said} '
         f'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
     return opening + re.sub(r"\s*\n\s*", "\n", body[head.end() :])

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from spaceform._version import __version__
 from spaceform.report.contents import Contents, Part
-from spaceform.report.figures import Figure, inline
+from spaceform.report.figures import Figure, inline, legend
 from spaceform.report.images import Encoded
-from spaceform.report.style import COLORS, display
-from spaceform.report.tables import frame
+from spaceform.report.style import COLORS, display, number
+from spaceform.report.tables import frame, terms
 from spaceform.report.viewer import caption, packed
 from spaceform.study import environment
 from spaceform.verdict import Advice, footnote
@@ -112,12 +112,19 @@ def _headline(parts: Sequence[Part]) -> str:
 
 def _behind(advices: Sequence[Advice]) -> str:
     """Who is significantly worse, and in what."""
-    by_label: dict[str, list[str]] = {}
+    by_labels: dict[tuple[str, ...], list[str]] = {}
     for one in advices:
-        for row in one.rows:
-            if not row.tied:
-                by_label.setdefault(display(row.label), []).append(one.goal)
-    return "; ".join(f"{label} is behind in {_and(goals)}" for label, goals in by_label.items())
+        if behind := tuple(display(row.label) for row in one.rows if not row.tied):
+            by_labels.setdefault(behind, []).append(one.goal)
+    return "; ".join(
+        f"{_and(labels)} {'is' if len(labels) == 1 else 'are'} behind in {_and(goals)}"
+        for labels, goals in by_labels.items()
+    )
+
+
+def _unbroken(text: str) -> str:
+    """No line ends within `97.31 ± 0.12 %`."""
+    return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def _capital(text: str) -> str:
@@ -186,6 +193,7 @@ def _part(part: Part) -> dict[str, Any]:
         "advice": [_advice(part, i, one) for i, one in enumerate(part.advice)],
         "summary": part.summary,
         "footnote": " ".join(footnote(table)),
+        "terms": terms(table),
         "paper": part.paper,
         "tradeoff": _chart(part.tradeoff),
         "temperature": _chart(part.temperature) if part.temperature else None,
@@ -234,7 +242,7 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
         "winners": [(heads[label], display(label)) for label in one.winners],
         "of": len(one.rows),
         "single": len(one.winners) == 1,
-        "sentence": _capital(said.removeprefix("no clear winner: ") if said else one.sentence),
+        "sentence": _unbroken(_capital(said.removeprefix("no clear winner: ") if said else one.sentence)),
         "measure": one.measure.title,
         "test": "Bold: the best, and those not significantly worse. p: Welch's t-test against the best, "
         "Holm-corrected over the column."
@@ -285,6 +293,7 @@ def _chart(figure: Figure) -> dict[str, Any]:
     return {
         "figure": figure,
         "panels": [(panel.title, Markup(inline(figure, i))) for i, panel in enumerate(figure.panels)],
+        "legend": [(label, Markup(sample)) for label, sample in legend(figure)],
     }
 
 
@@ -299,8 +308,8 @@ def _extremes(one: Any) -> dict[str, Any]:
         "high": high.uri,
         "width": low.width,
         "height": low.height,
-        "low_range": "{:.3g} to {:.3g}".format(*one.low_range),
-        "high_range": "{:.3g} to {:.3g}".format(*one.high_range),
+        "low_range": " to ".join(map(number, one.low_range)),
+        "high_range": " to ".join(map(number, one.high_range)),
         "low_right": None if one.low_right is None else f"{one.low_right:.0%}",
         "high_right": None if one.high_right is None else f"{one.high_right:.0%}",
     }

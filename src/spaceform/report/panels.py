@@ -1,180 +1,21 @@
-"""The curves: what is drawn into each set of axes, from saved results alone."""
+"""Figures of whole runs: training curves, accuracy against calibration, temperatures, and the start."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
-from spaceform import metrics
 from spaceform.heads.directional import initial_concentration
+from spaceform.report.axes import logarithmic, look, share, thinned, value, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.records import Group, Record
-from spaceform.report.style import (
-    COLORS,
-    DASHES,
-    MARKERS,
-    MUTED,
-    PAPER,
-    SHADES,
-    VARIANTS,
-    display,
-)
+from spaceform.report.style import COLORS, DASHES, MARKERS, MUTED, PAPER, SHADES, display
 from spaceform.special import mean_resultant_length
 from spaceform.verdict import standard_error
 
 _DIMENSIONS = (2, 3, 8, 32, 128, 512)
-
-
-def look(group: Group, label: str) -> dict[str, Any]:
-    """Colour, dash and marker of a row: the head's own; variants of a head differ in their dashes."""
-    head = next(record.head for record in group.records if record.label == label)
-    same = [
-        x for x in group.labels if next(record.head for record in group.records if record.label == x) == head
-    ]
-    dash = DASHES.get(head, "-") if len(same) == 1 else VARIANTS[same.index(label) % len(VARIANTS)]
-    return {"color": COLORS.get(head, MUTED), "linestyle": dash, "marker": MARKERS.get(head, "o")}
-
-
-def reliability(group: Group) -> Figure:
-    """Accuracy against stated probability in 15 bins of equal mass, before and after temperature scaling."""
-    shown = {
-        label: r for label, r in group.shown.items() if r.outputs and r.outputs.probabilities is not None
-    }
-    panels = [Panel(display(label), _reliability(record), _said(record)) for label, record in shown.items()]
-    return Figure(
-        f"{group.key}-reliability",
-        "Reliability",
-        "How often the prediction is right, against the probability it states, in 15 bins of equal mass; "
-        "bars are Wilson's 95% intervals. Hollow: as trained. Filled: after temperature scaling, fitted on "
-        "the validation split. "
-        "Below the diagonal the model claims too much. First seed of each head.",
-        tuple(panels),
-        2.9,
-        2.8,
-        missing="" if panels else "No run has left probabilities to draw from.",
-    )
-
-
-def _said(record: Record) -> str:
-    before = record.metrics.get("calibration_error_l2")
-    after = (record.metrics.get("calibrated", {}).get("temperature") or {}).get("calibration_error_l2")
-    parts = [f"Reliability diagram of {display(record.label)}"]
-    if before is not None:
-        parts.append(f"calibration error {100 * before:.2f}% as trained")
-    if after is not None:
-        parts.append(f"{100 * after:.2f}% after temperature scaling")
-    return ", ".join(parts)
-
-
-def _reliability(record: Record) -> Draw:
-    def draw(axes: Axes) -> None:
-        found = record.outputs
-        assert found is not None
-        assert found.probabilities is not None
-        color = COLORS.get(record.head, MUTED)
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
-        before = metrics.reliability(found.probabilities, found.labels)
-        _bins(axes, before, color, hollow=True, name="as trained")
-        lowest = float(min(before.confidence.min(), before.accuracy_low.min()))
-        if "temperature" in found.calibrated:
-            after = metrics.reliability(found.calibrated["temperature"], found.labels)
-            _bins(axes, after, color, hollow=False, name="after scaling")
-            lowest = min(lowest, float(after.confidence.min()), float(after.accuracy_low.min()))
-        low = max(0.0, np.floor(10 * lowest) / 10 - 0.02)
-        axes.set(xlim=(low, 1.02), ylim=(low, 1.02), xlabel="stated probability", ylabel="accuracy")
-        axes.set_box_aspect(1)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5))
-            axis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.legend(loc="best", handlelength=1, borderaxespad=0.2)
-
-    return draw
-
-
-def _bins(axes: Axes, r: metrics.Reliability, color: str, *, hollow: bool, name: str) -> None:
-    error = torch.stack([r.accuracy - r.accuracy_low, r.accuracy_high - r.accuracy]).clamp_min(0).numpy()
-    axes.errorbar(
-        r.confidence.numpy(),
-        r.accuracy.numpy(),
-        yerr=error,
-        color=color,
-        marker="o",
-        markersize=4.6,
-        markerfacecolor=PAPER if hollow else color,
-        markeredgewidth=1.1,
-        linestyle="none",
-        elinewidth=0.8,
-        alpha=0.75 if hollow else 1.0,
-        label=name,
-    )
-
-
-def risk_coverage(group: Group) -> Figure:
-    """Error among the most confident share, by the norm and by the top probability."""
-    shown = {
-        label: r for label, r in group.shown.items() if r.outputs and r.outputs.probabilities is not None
-    }
-
-    def by(score: str) -> Draw:
-        def draw(axes: Axes) -> None:
-            top = 0.0
-            for label, record in shown.items():
-                found = record.outputs
-                assert found is not None
-                assert found.probabilities is not None
-                assert found.predicted is not None
-                right = found.predicted == found.labels
-                values = found.confidence if score == "norm" else found.probabilities.max(1)
-                if not np.isfinite(values).all():
-                    continue
-                curve = metrics.risk_coverage(values, right)
-                coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
-                keep = coverage >= min(0.02, 20 / len(right))
-                style = look(group, label)
-                coverage, risk = _thinned(coverage[keep], risk[keep])
-                axes.plot(
-                    coverage, risk, color=style["color"], linestyle=style["linestyle"], label=display(label)
-                )
-                top = max(top, float(risk[-1]), float(np.quantile(risk, 0.9)))
-            axes.set(
-                xlim=(0, 1),
-                ylim=(0, 1.35 * top + 1e-4),
-                xlabel="coverage: share answered",
-                ylabel="risk: share wrong",
-            )
-            axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1 if top < 0.05 else 0))
-            axes.legend(loc="upper left", ncols=2)
-
-        return draw
-
-    return Figure(
-        f"{group.key}-risk-coverage",
-        "Risk against coverage",
-        "If the model may decline to answer, and answers only where it is most confident: how many of its "
-        "answers are wrong. A confidence that knows its errors rises late. First seed of each head.",
-        (
-            Panel("By the norm or concentration", by("norm")),
-            Panel("By the top probability", by("probability")),
-        )
-        if shown
-        else (),
-        4.6,
-        3.2,
-        2,
-        missing="" if shown else "No run has left probabilities to draw from.",
-    )
-
-
-def _thinned(x: np.ndarray, y: np.ndarray, most: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    if len(x) <= most:
-        return x, y
-    pick = np.unique(np.linspace(0, len(x) - 1, most).round().astype(int))
-    return x[pick], y[pick]
 
 
 def training(group: Group) -> Figure:
@@ -193,7 +34,7 @@ def training(group: Group) -> Figure:
                 style = look(group, record.label)
                 first = record.label not in seen
                 axes.plot(
-                    *_thinned(np.arange(1, len(y) + 1), y),
+                    *thinned(np.arange(1, len(y) + 1), y),
                     color=style["color"],
                     linestyle=style["linestyle"],
                     linewidth=1.4 if first else 0.9,
@@ -206,12 +47,12 @@ def training(group: Group) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             if log:
                 axes.set_yscale("log")
-                _plain(axes.yaxis)
+                logarithmic(axes.yaxis)
             if percent:
-                axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-                low, high = np.quantile(values, 0.03), max(values)
-                axes.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.08 * (high - low) + 1e-3)
-            axes.legend(loc="lower right" if percent else "best", ncols=2)
+                share(axes.yaxis)
+                low, high = float(np.quantile(values, 0.03)), max(values)
+                room = 0.06 * (high - low) + 1e-3
+                axes.set_ylim(within(low - room, high + room))
 
         return draw
 
@@ -227,19 +68,11 @@ def training(group: Group) -> Figure:
         "Every seed is a line, the first one stronger. Objectives of different heads are not comparable; the "
         "validation score is.",
         tuple(panels) if records else (),
-        4.0,
-        3.0,
+        2.9,
+        2.5,
         3,
         missing="" if records else "No run has left its training curve.",
     )
-
-
-def _plain(axis: Axis) -> None:
-    """Logarithmic ticks as plain numbers; the steps between decades only where there is less than one."""
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    low, high = axis.get_view_interval()
-    few = 0 < low < high < 12 * low
-    axis.set_minor_formatter(FuncFormatter(lambda v, _: f"{v:g}") if few else NullFormatter())
 
 
 def tradeoff(group: Group) -> Figure:
@@ -259,8 +92,8 @@ def tradeoff(group: Group) -> Figure:
             )
             if any(map(group.of, group.labels))
             else (),
-            4.2,
-            3.6,
+            4.4,
+            4.0,
             missing="" if any(map(group.of, group.labels)) else "No run has finished.",
         )
     finished = any(map(group.of, group.labels))
@@ -286,19 +119,11 @@ def tradeoff(group: Group) -> Figure:
         )
         if finished
         else (),
-        4.6,
-        3.4,
+        4.4,
+        3.2,
         2,
         missing="" if finished else "No run has finished.",
     )
-
-
-def value(record: Record, path: Sequence[str]) -> float | None:
-    """A measured number, such as ("calibrated", "temperature", "nll"); None where there is none."""
-    inner: Any = record.metrics
-    for name in path:
-        inner = inner.get(name) if isinstance(inner, dict) else None
-    return float(inner) if isinstance(inner, int | float) and np.isfinite(inner) else None
 
 
 def _scatter(
@@ -313,33 +138,20 @@ def _scatter(
             ]
             if not pairs:
                 continue
-            style = look(group, label)
+            style = {**look(group, label), "linestyle": "none", "markerfacecoloralt": PAPER, "clip_on": False}
             a, b = np.array(pairs).T
-            axes.scatter(a, b, s=20, color=style["color"], marker=style["marker"], alpha=0.5, linewidths=0)
-            axes.scatter(
-                a.mean(),
-                b.mean(),
-                s=64,
-                color=style["color"],
-                marker=style["marker"],
-                edgecolors=PAPER,
-                linewidths=1.0,
-                label=display(label),
-                zorder=3,
-            )
+            axes.plot(a, b, **style, markersize=4.4, markeredgewidth=0.5, alpha=0.5)
+            axes.plot([a.mean()], [b.mean()], **style, markersize=7.5, label=display(label), zorder=3)
         axes.margins(0.12)
+        across, up = within(*axes.get_xlim()), within(*axes.get_ylim())
         if diagonal:
-            low, high = (
-                min(axes.get_xlim()[0], axes.get_ylim()[0]),
-                max(axes.get_xlim()[1], axes.get_ylim()[1]),
-            )
-            axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
-            axes.set(xlim=(low, high), ylim=(low, high))
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5))
-            axis.set_major_formatter(PercentFormatter(1, decimals=1))
-        axes.legend(loc="best", ncols=2, handletextpad=0.2, columnspacing=0.8)
+            across = up = min(across[0], up[0]), max(across[1], up[1])
+            axes.plot(up, up, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+        else:
+            across = 0, across[1]
+        axes.set(xlim=across, ylim=up, xlabel=xlabel, ylabel=ylabel)
+        share(axes.xaxis)
+        share(axes.yaxis)
 
     return draw
 
@@ -365,33 +177,34 @@ def temperature(group: Group) -> Figure | None:
     ticks = ["learned", *(f"{t:g}" for t in fixed)]
 
     def draw(axes: Axes) -> None:
-        for shift, (head, found) in enumerate(by_head.items()):
-            x = [i for i, t in enumerate(ticks) if t in found]
-            mean = np.array([np.mean(found[ticks[i]]) for i in x])
-            error = [standard_error(found[ticks[i]]) or 0.0 for i in x]
-            axes.errorbar(
-                np.array(x) + 0.08 * (shift - (len(by_head) - 1) / 2),
-                mean,
-                yerr=error,
-                color=COLORS.get(head, MUTED),
-                marker=MARKERS.get(head, "o"),
-                linestyle=DASHES.get(head, "-"),
-                linewidth=1,
-                capsize=2,
-                label=display(head),
-            )
+        for place, (head, found) in enumerate(by_head.items()):
+            shift = 0.08 * (place - (len(by_head) - 1) / 2)
+            for part in (ticks[:1], ticks[1:]):  # no line from the learned to the fixed ones
+                x = [ticks.index(t) for t in part if t in found]
+                axes.errorbar(
+                    np.array(x) + shift,
+                    [np.mean(found[ticks[i]]) for i in x],
+                    yerr=[standard_error(found[ticks[i]]) or 0.0 for i in x],
+                    color=COLORS.get(head, MUTED),
+                    marker=MARKERS.get(head, "o"),
+                    linestyle=DASHES.get(head, "-"),
+                    linewidth=1,
+                    capsize=2,
+                    label=display(head),
+                )
         axes.set_xticks(range(len(ticks)), [ticks[0], *(f"β = {t}" for t in ticks[1:])])
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        share(axes.yaxis)
+        axes.set_ylim(within(*axes.get_ylim()))
         axes.set(xlabel="temperature", ylabel="accuracy" if path == ("accuracy",) else "mAP@R")
-        axes.legend(loc="best")
 
     return Figure(
         f"{group.key}-temperature",
         "Learned and fixed temperature",
-        "Mean over seeds ± one standard error.",
-        (Panel(group.title, draw),),
-        5.0,
-        3.4,
+        "Each head with its temperature β = exp τ learned, or held fixed: mean over seeds ± one "
+        "standard error.",
+        (Panel(f"{'Accuracy' if path == ('accuracy',) else 'mAP@R'} on {group.title}", draw),),
+        4.4,
+        3.2,
         number="Figure 5",
     )
 
@@ -418,9 +231,8 @@ def starts(ratio: float = 0.4, own: Sequence[int] = ()) -> Figure:
             )
         axes.axhline(ratio, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)), zorder=0.5)
         axes.set_xscale("log")
-        _plain(axes.xaxis)
+        logarithmic(axes.xaxis)
         axes.set(xlim=(0.1, 1e4), ylim=(0, 1.01), xlabel="concentration κ", ylabel="Aₙ(κ) = E[μ·z]")
-        axes.legend(loc="lower right", ncols=2)
 
     return Figure(
         "starts",
@@ -429,7 +241,7 @@ def starts(ratio: float = 0.4, own: Sequence[int] = ()) -> Figure:
         f"Points: the start κ = λ(n − 1)/(1 − λ²) for λ = {ratio:g}; on the curve means that training starts "
         "with Aₙ = λ.",
         (Panel("Mean resultant length by dimension", draw),),
-        5.4,
-        3.4,
+        4.4,
+        3.2,
         number="Figure 2",
     )

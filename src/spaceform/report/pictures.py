@@ -101,7 +101,7 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
 
 
 def _grid(thumbnails: Thumbnails) -> UInt8[np.ndarray, "height width 4"]:
-    return tiled(enlarged(thumbnails, 24), _GRID, gap=1)
+    return tiled(enlarged(thumbnails, 24), _GRID, gap=2)
 
 
 def _image(pixels: UInt8[np.ndarray, "height width 4"]) -> Draw:

@@ -146,13 +146,21 @@ class Group:
             elif record.outputs is None:
                 note = "without a readable outputs.npz; evaluate again for the figures of single items."
                 by_note.setdefault(note, []).append(record.name)
-        said = [f"{', '.join(names)}: {note}" for note, names in by_note.items()]
+        said = [f"{self._named(names)}: {note}" for note, names in by_note.items()]
         seeds = {label: len(self.of(label)) for label in self.labels}
         said += [f"{display(label)} has no finished run." for label, count in seeds.items() if not count]
         single = [display(label) for label, count in seeds.items() if count == 1]
         if single:
             said.append(f"One seed only, so no error bar: {', '.join(single)}.")
         return said
+
+    def _named(self, names: Sequence[str]) -> str:
+        """Runs by name, as long as that can be read."""
+        if len(names) <= 6:
+            return ", ".join(names)
+        if len(names) == len(self.records):
+            return f"All {len(names)} runs"
+        return f"{', '.join(names[:4])} and {len(names) - 4} more runs"
 
 
 @final

@@ -4,6 +4,7 @@ Figures are drawn in the light colours below. On the page each of them becomes a
 drawing serves light and dark.
 """
 
+import math
 from typing import Any, Final
 
 INK: Final = "#1c1c22"
@@ -52,6 +53,9 @@ DASHES: Final[dict[str, Any]] = {
     "power_spherical": (0, (1.4, 1.4)),
 }
 VARIANTS: Final[tuple[Any, ...]] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (7, 1.4, 1.2, 1.4)))
+
+FILLS: Final = ("full", "none", "left", "top")
+"""Of the markers of a head's variants, as their dashes."""
 
 CLASS_COLORS: Final = (
     "#3f90da",
@@ -115,6 +119,14 @@ RC: Final[dict[Any, Any]] = {
     "svg.hashsalt": "spaceform",
     "pdf.fonttype": 42,
 }
+
+
+def number(value: float) -> str:
+    """Three significant digits and no exponent: 0.0135, 1.35, 1,350."""
+    if not math.isfinite(value):
+        return "—"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, digits):,.{max(digits, 0)}f}"
 
 
 def geometry(head: str) -> str:

@@ -1,11 +1,7 @@
-"""Tables as values, and as Markdown, LaTeX (booktabs) and CSV."""
+"""Tables as values: rows of heads, columns of measures, cells with text for people and numbers to sort."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
 from typing import Final, final
 
 import pandas as pd
@@ -93,6 +89,25 @@ def summary(group: Group) -> Table:
         tuple(Column(m.title, better="higher" if m.higher else "lower") for m in shown),
         _lines(group, [[cells[m.column].get(label, MISSING) for m in shown] for label in group.labels]),
     )
+
+
+_TERMS = {
+    "calibration error": "the gap between the probability that is stated and how often it is right, over 15 "
+    "bins of equal mass: root mean square of the gaps (l2, the paper's ECE) or their mean (l1); 0 is best.",
+    "temperature scaling": "logits divided by one number that is fitted on the validation split.",
+    "NLL": "the mean negative log-probability of the true class; lower is better.",
+    "mAP@R": "mean average precision among the R nearest items, R being how many others share the query's "
+    "class.",
+    "Recall@1": "how often the nearest item is of the query's class.",
+    "AUROC": "how well a score tells right predictions from wrong: 0.5 is chance, 1 is perfect.",
+    "of the norm": "the score is the length ‖z‖ of the embedding, or a stochastic head's concentration κ.",
+}
+
+
+def terms(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """The words in the titles of the columns, each with its meaning."""
+    titles = " ".join(measure.title for measure in measures(table))
+    return [(term.removeprefix("of "), said) for term, said in _TERMS.items() if term in titles]
 
 
 def paper_tables(collection: Collection) -> list[Table]:
@@ -220,7 +235,7 @@ def runs(group: Group) -> Table:
             Cell(str(record.recipe.seed), record.recipe.seed),
             Cell(record.status.state),
             Cell(str(record.status.epoch), record.status.epoch),
-            Cell(f"{record.status.seconds:.0f}", record.status.seconds),
+            Cell(f"{record.status.seconds:,.0f}", record.status.seconds),
         ]
         for measure in shown:
             found = flat.get(measure.column)
@@ -272,107 +287,3 @@ def _lines(group: Group, rows: Sequence[Sequence[Cell]]) -> tuple[Line, ...]:
         Line(display(label), heads[label], tuple(cells))
         for label, cells in zip(group.labels, rows, strict=True)
     )
-
-
-def save(table: Table, folder: Path) -> list[Path]:
-    """Write `KEY.md`, `KEY.tex` and `KEY.csv`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix, render in (("md", markdown), ("tex", latex), ("csv", comma_separated)):
-        paths.append(folder / f"{table.key}.{suffix}")
-        paths[-1].write_text(render(table), "utf-8")
-    return paths
-
-
-def markdown(table: Table) -> str:
-    """A GitHub table under its title."""
-
-    def clean(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-    heads = [table.first, *(f"{c.over}: {c.title}" if c.over else c.title for c in table.columns)]
-    rows = [
-        [line.label, *(f"**{cell.text}**" if cell.bold else cell.text for cell in line.cells)]
-        for line in table.lines
-    ]
-    body = "\n".join("| " + " | ".join(map(clean, row)) + " |" for row in rows)
-    title = f"{table.number}: {table.title}" if table.number else table.title
-    rule = "| --- |" + " ---: |" * len(table.columns)
-    top = f"### {clean(title)}\n\n{clean(table.caption)}\n\n"
-    return f"{top}| {' | '.join(map(clean, heads))} |\n{rule}\n{body}\n"
-
-
-_TEX = {
-    "\\": r"\textbackslash{}",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "β": r"$\beta$",
-    "κ": r"$\kappa$",
-    "λ": r"$\lambda$",
-    "Δ": r"$\Delta$",
-    "‖": r"$\|$",
-    "—": "---",
-    "–": "--",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "\n": " ",
-}
-
-
-def latex(table: Table) -> str:
-    """A table in the style of booktabs; bold figures need amsmath."""
-
-    def clean(text: str) -> str:
-        return "".join(_TEX.get(character, character) for character in text)
-
-    def figure(cell: Cell) -> str:
-        if cell.mean is None:
-            return clean(cell.text)
-        inner = cell.text.replace("±", r"\pm")
-        return f"$\\boldsymbol{{{inner}}}$" if cell.bold else f"${inner}$"
-
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\begin{tabular}{@{}l" + "r" * len(table.columns) + r"@{}}",
-        r"\toprule",
-    ]
-    if any(column.over for column in table.columns):
-        spans, rules, place = [], [], 2
-        for over, inside in groupby(table.columns, key=lambda column: column.over):
-            width = len(list(inside))
-            spans.append(f"\\multicolumn{{{width}}}{{c}}{{{clean(over)}}}")
-            if over:
-                rules.append(f"\\cmidrule(lr){{{place}-{place + width - 1}}}")
-            place += width
-        lines += [" & " + " & ".join(spans) + r" \\", " ".join(rules)]
-    lines += [" & " + " & ".join(clean(column.title) for column in table.columns) + r" \\", r"\midrule"]
-    lines += [" & ".join([clean(line.label), *map(figure, line.cells)]) + r" \\" for line in table.lines]
-    lines += [
-        r"\bottomrule",
-        r"\end{tabular}",
-        rf"\caption{{{clean(f'{table.title}. {table.caption}')}}}",
-        rf"\label{{tab:{table.key}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def comma_separated(table: Table) -> str:
-    """Numbers as measured (shares, not percent): mean, standard error, seeds of every column."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    names = [f"{c.over}: {c.title}" if c.over else c.title for c in table.columns]
-    writer.writerow([table.first, *(f"{n} {part}" for n in names for part in ("mean", "sem", "seeds"))])
-    for line in table.lines:
-        row: list[object] = [line.label]
-        for cell in line.cells:
-            row += [
-                cell.text if cell.mean is None and cell is not MISSING else cell.mean,
-                cell.sem,
-                cell.seeds,
-            ]
-        writer.writerow(["" if value is None else value for value in row])
-    return stream.getvalue()

@@ -48,6 +48,14 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
 document.querySelectorAll("table.sortable").forEach(sortable);
+const fits = new ResizeObserver(seen => { // a table that is wider than the screen says so
+  for (const { target } of seen) {
+    const more = target.clientWidth > 0 && target.scrollWidth > target.clientWidth + 1;
+    target.toggleAttribute("data-more", more);
+    if (more) target.tabIndex = 0; else target.removeAttribute("tabindex");
+  }
+});
+document.querySelectorAll(".scroll").forEach(box => fits.observe(box));
 function openTarget() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const fold = target && target.closest("details");
@@ -55,19 +63,19 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 openTarget();
-let beforePaper; // paper is white: print in the light theme, then go back
+let beforePaper, folded = []; // paper cannot be clicked; paper is white: print in the light theme, then go back
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("details.evidence").forEach(fold => { fold.open = true; });
+  folded = Array.from(document.querySelectorAll("details.evidence:not([open])"));
+  for (const fold of folded) fold.open = true;
   beforePaper = root.dataset.theme;
   root.dataset.theme = "light";
   for (const viewer of viewers) viewer.print();
 });
 addEventListener("afterprint", () => {
+  for (const fold of folded) fold.open = false;
   if (beforePaper) root.dataset.theme = beforePaper; else delete root.dataset.theme;
   retheme();
 });
 retheme();
-requestAnimationFrame(() => setTimeout(() => { // the words first, then the points
-  document.querySelectorAll("[data-viewer]").forEach(part => viewers.push(new Viewer(part)));
-  root.dataset.ready = "yes";
-}));
+document.querySelectorAll("[data-viewer]").forEach(part => viewers.push(new Viewer(part)));
+root.dataset.ready = "yes";

@@ -228,6 +228,7 @@ class Viewer {
     this.theme();
     this.classes();
     this.controls();
+    for (const cloud of this.clouds) cloud.draw(); // all at once: a page that is printed or photographed is never scrolled
     const watch = new IntersectionObserver(seen => {
       for (const entry of seen) {
         const cloud = this.clouds.find(one => one.canvas === entry.target);
@@ -402,7 +403,7 @@ class Viewer {
       if (wrong) said.className = "wrong";
       parts.push(said);
     }
-    parts.push(line(`${cloud.head.word} = ${Number(cloud.confidence[i].toPrecision(4))}`));
+    parts.push(line(`${cloud.head.word} = ${cloud.confidence[i].toLocaleString("en", { maximumSignificantDigits: 4 })}`));
     text.replaceChildren(...parts);
     this.thumbnail(i);
   }

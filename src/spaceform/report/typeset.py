@@ -1,0 +1,112 @@
+"""Tables as Markdown, LaTeX (booktabs) and CSV."""
+
+import csv
+import io
+from itertools import groupby
+from pathlib import Path
+
+from spaceform.report.tables import MISSING, Cell, Table
+
+
+def save(table: Table, folder: Path) -> list[Path]:
+    """Write `KEY.md`, `KEY.tex` and `KEY.csv`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for suffix, render in (("md", markdown), ("tex", latex), ("csv", comma_separated)):
+        paths.append(folder / f"{table.key}.{suffix}")
+        paths[-1].write_text(render(table), "utf-8")
+    return paths
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table under its title."""
+
+    def clean(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+    heads = [table.first, *(f"{c.over}: {c.title}" if c.over else c.title for c in table.columns)]
+    rows = [
+        [line.label, *(f"**{cell.text}**" if cell.bold else cell.text for cell in line.cells)]
+        for line in table.lines
+    ]
+    body = "\n".join("| " + " | ".join(map(clean, row)) + " |" for row in rows)
+    title = f"{table.number}: {table.title}" if table.number else table.title
+    rule = "| --- |" + " ---: |" * len(table.columns)
+    top = f"### {clean(title)}\n\n{clean(table.caption)}\n\n"
+    return f"{top}| {' | '.join(map(clean, heads))} |\n{rule}\n{body}\n"
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "β": r"$\beta$",
+    "κ": r"$\kappa$",
+    "λ": r"$\lambda$",
+    "Δ": r"$\Delta$",
+    "‖": r"$\|$",
+    "—": "---",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\n": " ",
+}
+
+
+def latex(table: Table) -> str:
+    """A table in the style of booktabs; bold figures need amsmath."""
+
+    def clean(text: str) -> str:
+        return "".join(_TEX.get(character, character) for character in text)
+
+    def figure(cell: Cell) -> str:
+        if cell.mean is None:
+            return clean(cell.text)
+        inner = cell.text.replace("±", r"\pm")
+        return f"$\\boldsymbol{{{inner}}}$" if cell.bold else f"${inner}$"
+
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\begin{tabular}{@{}l" + "r" * len(table.columns) + r"@{}}",
+        r"\toprule",
+    ]
+    if any(column.over for column in table.columns):
+        spans, rules, place = [], [], 2
+        for over, inside in groupby(table.columns, key=lambda column: column.over):
+            width = len(list(inside))
+            spans.append(f"\\multicolumn{{{width}}}{{c}}{{{clean(over)}}}")
+            if over:
+                rules.append(f"\\cmidrule(lr){{{place}-{place + width - 1}}}")
+            place += width
+        lines += [" & " + " & ".join(spans) + r" \\", " ".join(rules)]
+    lines += [" & " + " & ".join(clean(column.title) for column in table.columns) + r" \\", r"\midrule"]
+    lines += [" & ".join([clean(line.label), *map(figure, line.cells)]) + r" \\" for line in table.lines]
+    lines += [
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{clean(f'{table.title}. {table.caption}')}}}",
+        rf"\label{{tab:{table.key}}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(table: Table) -> str:
+    """Numbers as measured (shares, not percent): mean, standard error, seeds of every column."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [f"{c.over}: {c.title}" if c.over else c.title for c in table.columns]
+    writer.writerow([table.first, *(f"{n} {part}" for n in names for part in ("mean", "sem", "seeds"))])
+    for line in table.lines:
+        row: list[object] = [line.label]
+        for cell in line.cells:
+            row += [
+                cell.text if cell.mean is None and cell is not MISSING else cell.mean,
+                cell.sem,
+                cell.seeds,
+            ]
+        writer.writerow(["" if value is None else value for value in row])
+    return stream.getvalue()
