@@ -69,7 +69,9 @@ def _root(
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A name (mnist/vmf, digits/cosine) or a .toml file.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A name (mnist/vmf, digits/cosine) or a .toml file.")
+    ],
     out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
     settings: Settings = None,
     devices: Devices = 1,
@@ -110,7 +112,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     accelerator: Annotated[str, typer.Option("--device", help="cpu, cuda, mps, ...")] = "cpu",
     workers: Workers = 0,
 ) -> None:
@@ -129,7 +131,7 @@ def evaluate(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of studies or runs.", metavar="DIR...")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of studies or runs.", metavar="DIR")],
     out: Annotated[
         Path | None, typer.Option(help="Where to write; default: the folder report inside DIR.")
     ] = None,
@@ -157,7 +159,9 @@ def data_list() -> None:
 
 
 @data_app.command("get")
-def data_get(names: Annotated[list[str], typer.Argument(help="Names of data sets.")]) -> None:
+def data_get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of data sets.")],
+) -> None:
     """Find or download data sets, unpack them, and say where they are."""
     from spaceform.data import get
 
@@ -167,7 +171,9 @@ def data_get(names: Annotated[list[str], typer.Argument(help="Names of data sets
 
 @data_app.command("check")
 def data_check(
-    what: Annotated[str, typer.Argument(help="A name, a folder of images, or an .npz/.parquet file.")],
+    what: Annotated[
+        str, typer.Argument(metavar="DATA", help="A name, a folder of images, or an .npz/.parquet file.")
+    ],
     photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
 ) -> None:
     """Verify checksums and counts; exits 1 where something is wrong."""

@@ -7,10 +7,13 @@ import typer
 
 from spaceform.wording import counted
 
-Finished = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
+Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 Sources = Annotated[
     list[Path],
-    typer.Argument(help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet."),
+    typer.Argument(
+        metavar="FILES",
+        help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet.",
+    ),
 ]
 Chosen = Annotated[
     str,
@@ -81,7 +84,9 @@ def embed(
 
 def export(
     run: Finished,
-    out: Annotated[Path, typer.Argument(help="A file that ends in .onnx or .pt2 (torch.export).")],
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that ends in .onnx or .pt2 (torch.export).")
+    ],
     calibrator: Chosen = "auto",
     draws: Annotated[int, typer.Option(help="Fixed draws of a stochastic head; even.", min=2)] = 64,
 ) -> None:

@@ -138,7 +138,7 @@ def compare(
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Data sets of the paper, or 'all'.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets of the paper, or 'all'.")],
     heads: Heads = "paper",
     seeds: Annotated[int, typer.Option(help="Replications; the paper has 5.", min=1)] = 5,
     epochs: Annotated[

@@ -163,7 +163,7 @@ def _array(path: Path) -> NDArray[np.generic]:
     if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
         raise ValueError(
             f"X of {path} has NaN or infinite values in {int((~finite).sum())} of {len(x)} rows, the first "
-            f"is row {int((~finite).argmax())}; remove or fill them"
+            f"is row {int((~finite).argmax())}; remove or fill such rows"
         )
     return x
 

@@ -235,7 +235,7 @@ class Run:
         elif x.is_floating_point() and not x.isfinite().all():
             first = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
             raise ValueError(
-                f"inputs must be finite, but row {first} has NaN or infinite values; remove or fill them"
+                f"inputs must be finite, but row {first} has NaN or infinite values; remove or fill such rows"
             )
         for part in x.split(batch_size):
             yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()

@@ -63,7 +63,7 @@ def _inputs(columns: Mapping[str, NDArray[Any]], path: Path) -> NDArray[np.float
     if len(bad):
         raise DataError(
             f"X in {path} has {counted(len(bad), 'row')} with NaN or infinite values, the first is row "
-            f"{bad[0]}; remove or fill them."
+            f"{bad[0]}; remove or fill such rows."
         )
     return x
 
@@ -111,8 +111,7 @@ def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]
         raise DataError(f"{path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path} is cut short or no parquet file ({str(error).splitlines()[0].rstrip('.')}); "
-            "copy or write it again."
+            f"{path} is cut short or no parquet file ({_first_sentence(error)}); copy or write it again."
         ) from error
     columns = {}
     if labels and "y" not in table.column_names:
@@ -140,7 +139,7 @@ def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]
             first = pc.index(pc.is_null(rows), True).as_py()
             raise DataError(
                 f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
-                f"{first}; remove or fill them."
+                f"{first}; remove or fill such rows."
             )
         if len(pc.unique(pc.list_value_length(rows))) > 1:
             raise DataError(
@@ -158,6 +157,10 @@ def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]
         if numeric:
             columns["X"] = np.column_stack([table[name].to_numpy().astype(np.float32) for name in numeric])
     return columns
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
 
 
 def _plain(column: Any) -> NDArray[Any]:
