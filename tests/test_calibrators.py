@@ -130,21 +130,39 @@ def test_norm_aware_finds_the_function(falls):
 @pytest.mark.parametrize("falls", [False, True])
 @pytest.mark.parametrize("draws", [1, 3])
 def test_norm_aware_is_at_its_minimum(falls, draws):
-    """No monotone change of the values at the knots, however small, lowers the loss."""
+    """No monotone change of the values at the knots, however small, lowers the loss with its doubt."""
     logits, y, κ = norm_data(falls=falls)
     if draws > 1:
         logits = logits + 0.5 * gaussian(draws, *logits.shape, seed=9)
-    fitted = NormAwareTemperature(knots=4).fit(logits, y, κ)
-    best = loss(fitted(logits, κ), y)
-    state = fitted.to_dict()
+    state = NormAwareTemperature(knots=4).fit(logits, y, κ).to_dict()
+    plain = 1 / TemperatureScaling().fit(logits, y).temperature
+
+    def objective(β):
+        moved = from_dict({**state, "inverse_temperature": β.tolist()})
+        return loss(moved(logits, κ), y) + ((β / plain - 1) ** 2).sum() / (2 * len(y))
+
     β = np.array(state["inverse_temperature"])
+    best = objective(β)
     rng = np.random.default_rng(0)
     for size in (1e-3, 1e-2, 1e-1, 1):
         for _ in range(25):
             moved = np.sort(np.abs(β * (1 + size * rng.standard_normal(4))) + 1e-6)
             moved = moved[::-1] if falls else moved
-            other = from_dict({**state, "inverse_temperature": moved.tolist()})
-            assert best <= loss(other(logits, κ), y) + 1e-12
+            assert best <= objective(moved) + 1e-12
+
+
+def test_norm_aware_stays_modest_where_large_norms_have_no_error():
+    """Every error lies among the small norms: the data would let β of the others grow for ever."""
+    right = torch.arange(200) >= 20
+    y = torch.arange(200) % 4
+    logits = 4.0 * torch.nn.functional.one_hot(torch.where(right, y, (y + 1) % 4), 4).double()
+    κ = 1 + torch.arange(200).double()
+    fitted, plain = NormAwareTemperature().fit(logits, y, κ), TemperatureScaling().fit(logits, y)
+    T = fitted.temperature(κ)
+    assert T[0] > plain.temperature > T[-1]
+    doubt = 1 - fitted(logits, κ).exp()[torch.arange(200), y][-50:]
+    assert doubt.min() > 1e-4, "50 of 50 right is not certainty"
+    assert doubt.max() < 0.02
 
 
 @pytest.mark.parametrize("seed", range(6))

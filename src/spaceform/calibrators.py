@@ -113,9 +113,12 @@ class NormAwareTemperature(Calibrator):
 
     Spherical losses throw the norm away, yet it says how sure the model is. β is a monotone function of log
     κ, linear between `knots` quantiles of the fitting data and constant outside them, rising or falling,
-    whichever has the lower loss. It is linear in its coefficients, so the fit is convex; all coefficients
-    but one at zero is plain temperature scaling, which it therefore never falls behind on the data it was
-    fitted to; where every example is right it is plain temperature scaling.
+    whichever has the lower loss. It is linear in its coefficients, so the fit is convex.
+
+    Where the large norms have no error among them, nothing in the data bounds their β. So a weak doubt
+    stands at each knot: minimised is the mean loss plus Σⱼ (βⱼ/β − 1)²/2N, β being plain scaling's.
+    It costs plain scaling nothing, so this never falls behind it on the data it was fitted to, and is nothing
+    beside the evidence of many examples; where every example is right, this is plain scaling.
     """
 
     kind = "norm_aware_temperature"
@@ -141,23 +144,24 @@ class NormAwareTemperature(Calibrator):
         )
         best = loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
         for rises in (True, False) if len(at) > 1 and not all_right(L, labels) else ():
-            ramps = _ramps(κ, at) if rises else 1 - _ramps(κ, at)
-            basis = torch.cat([torch.ones(len(κ), 1), ramps], -1).to(κ)
-            start = torch.zeros(basis.shape[1]).to(κ)
+            basis, knots = (_monotone(x, at, rises) for x in (κ, at.exp()))
+            start = torch.zeros_like(knots[0])
             start[0] = β
 
-            def evaluate(θ: Tensor, basis: Tensor = basis) -> Value:
-                v = loss(L, labels, basis @ θ)
-                n = len(basis)
-                return Value(v.value, basis.T @ v.slope / n, basis.T @ (basis * v.curvature[:, None]) / n)
+            def evaluate(θ: Tensor, basis: Tensor = basis, knots: Tensor = knots) -> Value:
+                v, n = loss(L, labels, basis @ θ), len(basis)
+                doubt = knots @ θ / β - 1
+                return Value(
+                    v.value + float(doubt.square().sum()) / (2 * n),
+                    (basis.T @ v.slope + knots.T @ doubt / β) / n,
+                    (basis.T @ (basis * v.curvature[:, None]) + knots.T @ knots / β**2) / n,
+                )
 
             lower = torch.zeros_like(start)
             lower[0] = β / 1000
             θ, value = minimise(evaluate, start, lower, last=last_decrease(L))
             if value < best[0]:
-                steps = θ[1:].cumsum(0) if rises else θ[1:].flip(0).cumsum(0).flip(0)
-                zero = θ.new_zeros(1)
-                best = value, θ[0] + torch.cat([zero, steps] if rises else [steps, zero])
+                best = value, knots @ θ
         self._log_confidence, self._inverse_temperature = at, best[1]
         return self
 
@@ -352,6 +356,14 @@ def _ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Te
     """How far log κ has come from each knot to the next, in [0, 1]."""
     x = κ.log().clamp(at[0], at[-1])
     return ((x[:, None] - at[:-1]) / at.diff()).clamp(0, 1)
+
+
+def _monotone(
+    κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"], rises: bool
+) -> Float[Tensor, "batch knots"]:
+    """Functions of κ whose sums with coefficients of at least 0 rise, or fall, between the knots."""
+    ramps = _ramps(κ, at)
+    return torch.cat([torch.ones_like(ramps[:, :1]), ramps if rises else 1 - ramps], -1)
 
 
 def _average(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
