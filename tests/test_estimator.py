@@ -168,6 +168,20 @@ def test_the_layer_with_the_lower_held_out_loss_is_kept() -> None:
     assert SpaceformClassifier(**options).fit(shifted, shifted.sum(1) > 0).hidden_ == 0
 
 
+def test_wide_features_are_scaled_unless_a_dimension_is_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    X = rng.normal(size=(90, 300)) + np.eye(3)[y] @ rng.normal(size=(3, 300))
+    wide = SpaceformClassifier(hidden=0, max_epochs=5, random_state=0).fit(X, y)
+    z, (w, b) = wide.transform(X), wide.net_.parameters()
+    np.testing.assert_allclose(z, (X - wide.mean_) / wide.scale_ * w.detach().numpy() + b.detach().numpy())
+    assert wide.score(X, y) == 1
+    assert len(wide.get_feature_names_out()) == z.shape[1] == 300
+    for options, width in (({"dim": 8}, 8), ({"hidden": 16}, 256)):
+        model = SpaceformClassifier(**({"hidden": 0} | options), max_epochs=1, random_state=0).fit(X, y)
+        assert model.transform(X).shape == (90, width)
+
+
 def test_a_held_out_part_without_mistakes_leaves_the_temperature_in_reach() -> None:
     X = np.repeat([[-1.0], [1.0]], 60, axis=0) + np.linspace(0, 0.1, 120)[:, None]
     model = quick(max_epochs=20).fit(X, np.repeat([0, 1], 60))

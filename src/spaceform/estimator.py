@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from spaceform.calibrators import TemperatureScaling
 from spaceform.heads import HEADS, Head
-from spaceform.projection import ProjectionAndHead, linear, with_hidden_layer
+from spaceform.projection import ProjectionAndHead, Scaled, linear, with_hidden_layer
 
 Array = NDArray[Any]
 
@@ -35,6 +35,9 @@ _building = threading.Lock()
 
 _HIDDEN = 256
 """Units of the hidden layer that `hidden="auto"` tries."""
+
+_WIDEST = 256
+"""An embedding has no more coordinates than this, unless `dim` says so; wider features are scaled instead."""
 
 _SMALLEST_HELD_OUT = 50
 """A held-out part with fewer examples says too little; then three parts take turns in being held out."""
@@ -47,7 +50,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     """Features in, calibrated probabilities out, through an embedding in the geometry of your choice.
 
     The embedding is a linear function of the standardised features, or has a ReLU layer of `hidden` units;
-    "auto" tries 0 and 256 and keeps what has the lower held-out loss. The head is one of `spaceform.HEADS` by
+    "auto" tries 0 and 256 and keeps what has the lower held-out loss. It has `dim` coordinates; None: as many
+    as features or classes, at most 256, but where more than 256 features meet no hidden layer the embedding
+    is these features, each with a weight and an offset of its own. The head is one of `spaceform.HEADS` by
     name, with `head_options` for its constructor. Training is AdamW on mini-batches (`batch_size=None`: a
     sixteenth of the data, 32 to 256 rows) with `dropout` of features.
 
@@ -276,10 +281,16 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     def _new_network(self, x: Tensor, hidden: int) -> "ProjectionAndHead":
         """A network for data like `x`; the same one whenever it is asked for."""
         features, classes = x.shape[1], len(self.classes_)
-        dim = self.dim or min(256, max(features, classes, 2))
+        dim = self.dim or min(_WIDEST, max(features, classes, 2))
         with _building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            net = (with_hidden_layer(features, hidden, dim) if hidden else linear(x, dim)).to(x)
+            if hidden:
+                net = with_hidden_layer(features, hidden, dim)
+            elif self.dim is None and features > _WIDEST:
+                net, dim = Scaled(features), features
+            else:
+                net = linear(x, dim)
+            net = net.to(x)
             head = HEADS[self.head](dim, classes, **(self.head_options or {})).to(x)
             head.prepare(net(x).detach())
         batch = self.batch_size or min(256, max(32, len(x) // 16))

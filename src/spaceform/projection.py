@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.heads import Head
@@ -83,6 +84,23 @@ class ProjectionAndHead:
         self.__dict__ |= state
         self.generator = torch.Generator(state["generator"]["device"])
         self.generator.set_state(state["generator"]["at"])
+
+
+@final
+class Scaled(nn.Module):
+    """Each feature times its own weight, plus an offset: an embedding as wide as the features.
+
+    For thousands of features and not many more examples: a projection on a few hundred coordinates loses
+    what the minor principal axes say, and one on as many as there are features learns the noise.
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return torch.addcmul(self.bias, x, self.weight)
 
 
 def linear(x: Tensor, dim: int) -> nn.Module:
