@@ -22,8 +22,8 @@ SCALED, AWARE = "calibrated.temperature.", "calibrated.norm_aware_temperature."
 PANELS = {
     "accuracy": "accuracy, %",
     NLL: "NLL",
-    L2: "calibration error (l2), %",
-    SCALED + L2: "the same after scaling, %",
+    L2: "calibration (l2), %",
+    SCALED + L2: "after scaling, %",
 }
 OF_TEMPERATURES = {
     SCALED + NLL: "NLL, plain",
@@ -55,7 +55,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     for one, other in ((axes[2], axes[3]),) + (((axes[0], axes[1]),) if panels is OF_TEMPERATURES else ()):
         other.sharex(one)
         one.autoscale()
-    axes[0].set_yticks(rows, [display(label) for label in found])
+    axes[0].set_yticks(rows, [display(label).replace("gamma", "γ") for label in found])
     axes[0].set_ylim(len(found) - 0.5, -0.5)
     figure.savefig(path, dpi=140)
     plt.close(figure)
