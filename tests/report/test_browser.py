@@ -52,6 +52,18 @@ def html(tmp_path_factory, make_study) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory, make_study) -> Path:
+    """All of the paper's columns: its widest tables, with its figures beside ours."""
+    folder = tmp_path_factory.mktemp("papers")
+    heads = ("standard", "power_spherical")
+    for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
+        make_study(folder / name, heads=heads, data=name, items=60, noise=3)
+    path = folder / "report.html"
+    path.write_text(render(compute(collect(sorted(folder.iterdir())))), "utf-8")
+    return path
+
+
 @pytest.fixture
 def opened(browser, html):
     """`opened(width=..., scheme=...)` is the page, ready; in the end nothing was logged or asked for."""
@@ -251,6 +263,44 @@ def test_narrow_screens_do_not_scroll_sideways(opened, width) -> None:
     page = opened(width=width)
     page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def too_wide(page) -> list[str]:
+    """Tables that do not fit, with all evidence open."""
+    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+    settle(page)
+    return page.evaluate(
+        """Array.from(document.querySelectorAll('.scroll'))
+            .filter(box => box.scrollWidth > box.clientWidth + 1)
+            .map(box => box.closest('[id]').id + (box.querySelector('table').id || ''))"""
+    )
+
+
+def test_every_table_can_be_read_on_a_laptop_and_says_where_it_scrolls_on_a_phone(opened, papers) -> None:
+    assert too_wide(opened(width=1280)) == []
+    assert too_wide(opened(width=1280, path=papers)) == []
+    page = opened(width=390, path=papers)
+    wide = too_wide(page)
+    assert wide
+    assert page.locator(".scroll[data-more]").count() == len(wide)
+    said = page.evaluate("getComputedStyle(document.querySelector('.scroll[data-more]'), '::before').content")
+    assert "Scroll sideways" in said
+
+
+def test_embeddings_are_drawn_before_anyone_scrolls(opened) -> None:
+    page = opened()
+    assert page.evaluate("scrollY") == 0
+    assert page.locator(".clouds").bounding_box()["y"] > 900
+    assert min(painted(page, panel) for panel in range(4)) > 100
+
+
+def test_paper_shows_what_is_folded_and_the_screen_folds_it_again(opened) -> None:
+    page = opened()
+    page.locator(".card summary").first.click()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.evidence:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.evidence[open]").count() == 1
 
 
 def test_evidence_is_one_click_away(opened) -> None:

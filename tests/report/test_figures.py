@@ -7,10 +7,10 @@ import numpy as np
 
 from spaceform.recipe import load, replace
 from spaceform.report import figures, panels, probabilities
-from spaceform.report.axes import look
+from spaceform.report.axes import look, share
 from spaceform.report.figures import Figure, Panel
 from spaceform.report.records import collect
-from spaceform.report.style import CLASS_COLORS, COLORS, NAMES, SHADES
+from spaceform.report.style import CLASS_COLORS, COLORS, NAMES, SHADES, number
 from spaceform.study import Job
 
 
@@ -73,8 +73,8 @@ def test_learned_and_fixed_temperature_make_figure_5(tmp_path, make_study) -> No
     assert figure is not None
     ticks = [tick.get_text() for tick in _drawn(figure).get_xticklabels()]
     assert ticks == ["learned", "β = 16", "β = 64"]
-    styles = {str(look(group, label)["linestyle"]) for label in group.labels}
-    assert len(styles) == 3
+    for what in ("linestyle", "fillstyle"):
+        assert len({str(look(group, label)[what]) for label in group.labels}) == 3
     make_study(tmp_path / "plain")
     assert panels.temperature(collect([tmp_path / "plain"]).groups[0]) is None
 
@@ -93,6 +93,46 @@ def test_reliability_draws_what_the_metric_bins(tmp_path, make_study) -> None:
     assert np.allclose([bar[:, 1] for bar in bars], np.column_stack([bins.accuracy_low, bins.accuracy_high]))
 
 
+def test_axes_stay_within_what_can_be_and_heads_can_be_compared(tmp_path, make_study) -> None:
+    make_study(tmp_path / "easy", noise=0.01)  # every prediction is right
+    make_study(tmp_path / "hard", noise=4)
+    for name in ("easy", "hard"):
+        group = collect([tmp_path / name]).groups[0]
+        for figure in (panels.tradeoff(group), probabilities.risk_coverage(group), panels.training(group)):
+            ends = [*_drawn(figure).get_ylim()]
+            assert 0 <= ends[0] < ends[1] <= 1, figure.key
+        assert _drawn(panels.tradeoff(group)).get_xlim()[0] == 0
+        figure = probabilities.reliability(group)
+        limits = {
+            (*axes.get_xlim(), *axes.get_ylim())
+            for axes in (_drawn(figure, i) for i in range(len(figure.panels)))
+        }
+        assert len(limits) == 1
+        low, high, *_ = limits.pop()
+        assert 0 <= low < high == 1
+
+
+def test_numbers_read_as_people_write_them() -> None:
+    wanted = {0: "0", 0.01349: "0.0135", 9: "9.00", 13.31: "13.3", 1349.6: "1,350", 123456: "123,000"}
+    assert {value: number(float(value)) for value in wanted} == wanted
+    assert number(float("nan")) == "—"
+    axes = _drawn(panels.starts(0.4))
+    labels = [axes.xaxis.get_major_formatter()(value) for value in (0.001, 0.1, 1, 1000, 1e6)]
+    assert labels == ["0.001", "0.1", "1", "1,000", "1,000,000"]
+    axes.set_ylim(0.975, 0.99)
+    share(axes.yaxis)
+    assert axes.yaxis.get_major_formatter().format_ticks([0.98, 0.985]) == ["98.0%", "98.5%"]
+
+
+def test_one_legend_names_every_line_outside_the_axes() -> None:
+    figure = panels.starts(0.4)
+    assert [label for label, _ in figures.legend(figure)] == [f"n = {n}" for n in (2, 3, 8, 32, 128, 512)]
+    for _, sample in figures.legend(figure):
+        ET.fromstring(sample)
+        assert "style" not in sample
+    assert "n = 512" not in figures.inline(figure, 0)
+
+
 def test_every_head_has_a_name_a_hue_and_contrast() -> None:
     from spaceform.heads import HEADS
 
@@ -105,9 +145,9 @@ def test_every_head_has_a_name_a_hue_and_contrast() -> None:
     assert COLORS["cosine"] == "#3da1c0"
 
 
-def _drawn(figure: Figure):
+def _drawn(figure: Figure, place: int = 0):
     from matplotlib.figure import Figure as Canvas
 
     axes = Canvas().add_subplot()
-    figure.panels[0].draw(axes)
+    figure.panels[place].draw(axes)
     return axes

@@ -135,10 +135,22 @@ def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
     assert "cosine-seed0: not finished (waiting)" in notes
     assert "vmf-seed0: failed: the loss is not finite" in notes
     assert "vmf-seed1: failed: its files cannot be read" in notes
-    assert "vMF has no finished run." in notes
+    assert "No finished run: vMF." in notes
     assert "One seed only, so no error bar: Cosine." in notes
     assert group.shown["standard"].recipe.seed == 1
     assert summary(group).lines[2].cells[0] is MISSING
+
+
+def test_a_note_about_many_runs_can_be_read(tmp_path, make_study) -> None:
+    study = make_study(tmp_path / "s", heads=("standard", "cosine"), seeds=4, items=60)
+    files = [study.path(job) / "outputs.npz" for job in study.jobs]
+    for file in files[:-1]:
+        file.unlink()
+    (note,) = collect([study.folder]).groups[0].notes
+    assert note.startswith("standard-seed0, standard-seed1, standard-seed2, standard-seed3 and 3 more runs: ")
+    files[-1].unlink()
+    (note,) = collect([study.folder]).groups[0].notes
+    assert note.startswith("All 8 runs: without a readable outputs.npz")
 
 
 def test_nothing_to_report_says_so(tmp_path) -> None:

@@ -128,7 +128,8 @@ def _unbroken(text: str) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A sentence begins large, but vMF stays vMF."""
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def _and(names: Sequence[str]) -> str:

@@ -148,7 +148,8 @@ class Group:
                 by_note.setdefault(note, []).append(record.name)
         said = [f"{self._named(names)}: {note}" for note, names in by_note.items()]
         seeds = {label: len(self.of(label)) for label in self.labels}
-        said += [f"{display(label)} has no finished run." for label, count in seeds.items() if not count]
+        if none := [display(label) for label, count in seeds.items() if not count]:
+            said.append(f"No finished run: {', '.join(none)}.")
         single = [display(label) for label, count in seeds.items() if count == 1]
         if single:
             said.append(f"One seed only, so no error bar: {', '.join(single)}.")

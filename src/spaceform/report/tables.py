@@ -212,7 +212,7 @@ def comparison(group: Group) -> Table | None:
             cells += [
                 Cell(_text(measure, figure.mean, figure.sem, figure.rounding), figure.mean, figure.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),
-                Cell(f"{pair.errors:+.1f}", pair.errors),
+                Cell(f"{pair.errors:+.1f}".replace("-", "−"), pair.errors),
             ]
         if any(cell is not MISSING for cell in cells):
             lines.append(Line(display(label), heads[label], tuple(cells)))

@@ -64,7 +64,7 @@ def latex(table: Table) -> str:
     def figure(cell: Cell) -> str:
         if cell.mean is None:
             return clean(cell.text)
-        inner = cell.text.replace("±", r"\pm")
+        inner = cell.text.replace("±", r"\pm").replace("−", "-")
         return f"$\\boldsymbol{{{inner}}}$" if cell.bold else f"${inner}$"
 
     lines = [

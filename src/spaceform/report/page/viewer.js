@@ -63,8 +63,8 @@ class Cloud {
     this.emitted = Float32Array.from(packed, value => value * head.scale / 32767);
     this.placed = new Float32Array(3 * n);
     for (let i = 0; i < n; i++) {
-      const [x, y, z] = this.emitted.subarray(3 * i, 3 * i + 3);
-      const r = Math.hypot(x, y, z);
+      const x = this.emitted[3 * i], y = this.emitted[3 * i + 1], z = this.emitted[3 * i + 2];
+      const r = Math.sqrt(x * x + y * y + z * z);
       let factor = 1;
       if (head.geometry === "spherical") factor = r > 0 ? 1 / r : 0;
       else if (head.geometry === "hyperbolic") { const t = Math.sqrt(head.curvature) * r; factor = t > 0 ? Math.tanh(t) / t : 1; }
