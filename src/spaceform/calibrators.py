@@ -293,7 +293,7 @@ class Isotonic(Calibrator):
             from sklearn.isotonic import IsotonicRegression
         except ImportError as error:
             raise ImportError(
-                "Isotonic needs scikit-learn; install it with: pip install scikit-learn"
+                "Isotonic needs scikit-learn; install it with: pip install 'spaceform[lab]'"
             ) from error
 
         L, labels = _fitting_data(logits, y)
