@@ -226,6 +226,8 @@ def test_hover_names_the_item_and_shows_its_image(opened) -> None:
 
     picture = open_pictures("digits").thumbnails(np.array([i]))[0, ..., 0].astype(int)
     assert np.abs(np.reshape(shown, (8, 8, 4))[..., 0] - picture).max() <= 8
+    page.evaluate("document.querySelector('.tip b').textContent = 'Endlos'.repeat(30)")
+    assert tip.evaluate("it => it.scrollWidth <= it.clientWidth")
     page.mouse.move(box["x"] + 2, box["y"] + 2)
     tip.wait_for(state="hidden")
 

@@ -58,7 +58,7 @@ def training(group: Group) -> Figure:
 
     panels = [
         Panel(f"Validation {score}", curve("score", f"validation {score}", percent=True)),
-        Panel("Training objective, each head's own", curve("loss", "objective", log=True)),
+        Panel("Training objective", curve("loss", "objective, each head's own", log=True)),
     ]
     if any("beta" in h for r in records for h in r.history[:1]):
         panels.append(Panel("Temperature β", curve("beta", "β = exp τ", log=True)))
