@@ -8,7 +8,8 @@ chosen on data that `report` never tests on; `tune` prints figures of that kind 
 
 - digits: a stratified half of the rows. `report` tests on the other half.
 - wine, breast cancer, and a synthetic set: `report` has none of them.
-- features: every tenth class. `report` has other classes, those with y % 5 == 1.
+- features: every tenth class, and for the width of the embedding those with y % 5 == 2. `report` has other
+  classes, those with y % 5 == 1.
 
 `tune` fits on two thirds of such a part and scores the last third. `report` cross-validates in three folds:
 each fold of the fresh half of digits is tested once, and all other rows train; of the features, all rows of
@@ -69,6 +70,7 @@ def to_tune_on(path: Path | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]
     if path is not None:
         X, y = features(path)
         yield f"{path.name}, every tenth class", X[y % 10 == 0], y[y % 10 == 0]
+        yield f"{path.name}, 40 further classes", X[y % 5 == 2], y[y % 5 == 2]
         return
     X, y = load_digits(return_X_y=True)
     tuned, _ = halves(y)
@@ -130,6 +132,10 @@ def tune(path: Path | None) -> None:
     for values in product(*OPTIONS.values()):
         chosen = dict(zip(OPTIONS, values, strict=True))
         choices[str(chosen)] = lambda seed, chosen=chosen: SpaceformClassifier(random_state=seed, **chosen)
+    for dim in (64, 256, 512) if path is not None else ():
+        choices[f"{{'hidden': 0, 'dim': {dim}}}"] = lambda seed, dim=dim: SpaceformClassifier(
+            random_state=seed, hidden=0, dim=dim
+        )
     for name, X, y in to_tune_on(path):
         print(f"\n{name}: {X.shape[0]:,} x {X.shape[1]:,}\n\n| options | accuracy | NLL |")
         print("| --- | ---: | ---: |")
