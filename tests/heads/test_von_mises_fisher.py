@@ -11,7 +11,7 @@ from torch import Tensor
 from reference import vmf_loss as reference
 from spaceform import special
 from spaceform.heads._evidence import LAWS
-from spaceform.heads._expected_softmax import expected_objective, tangents
+from spaceform.heads._expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._marginal import Marginal
 from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
@@ -32,7 +32,7 @@ def literal(head: VonMisesFisherHead, z: Tensor, y: Tensor, seed: int) -> Tensor
     generator = torch.Generator().manual_seed(seed)
     kappa, mu = head.alpha * z.norm(dim=1), z / z.norm(dim=1, keepdim=True)
     pairs = (head.samples + 1) // 2
-    v = tangents(mu.detach(), pairs, generator)
+    v = tangents(mu.detach(), pairs, generator, head.signs)
     x = torch.randn(len(z), pairs, dtype=z.dtype, generator=generator)
     cos, sin = (a[:, : head.samples] for a in head.marginal.antithetic(x, kappa))
     if head.normalizer == "bounds":
@@ -203,6 +203,23 @@ def test_draws_are_independent_across_examples():
     alone = weight_gradients(head, z, y, 200).var(0).sum()
     together = weight_gradients(head, z.detach().repeat(16, 1), y.repeat(16), 200).var(0).sum()
     assert 0.6 < float(together / (16 * alone)) < 1.6
+
+
+@pytest.mark.parametrize("dim", [64, 200])
+def test_vectors_made_of_one_are_uniform_and_hardly_correlated(dim):
+    """Along any direction a, v·a has variance (1 − (μ·a)²)/(n−1), and little in common with the next v·a."""
+    mu, a = (torch.nn.functional.normalize(torch.rand(dim, dtype=torch.float64), dim=0) for _ in range(2))
+    v = tangents(mu.expand(40_000, -1), 5, torch.Generator().manual_seed(0), spread_signs(5, dim))
+    torch.testing.assert_close(v.norm(dim=2), torch.ones(40_000, 5, dtype=torch.float64))
+    assert float((v @ mu).abs().max()) < 1e-12
+    along = v @ a
+    variance = float(1 - (mu @ a) ** 2) / (dim - 1)
+    assert float((along.mean(0) / math.sqrt(variance / 40_000)).abs().max()) < 4.5  # false alarm 3e-5
+    torch.testing.assert_close(
+        along.var(0), torch.full((5,), variance, dtype=torch.float64), rtol=0.035, atol=0
+    )
+    others = torch.corrcoef(along.T) - torch.eye(5)
+    assert float(others.abs().max()) < 4 / math.sqrt(dim)
 
 
 @pytest.mark.parametrize("dim", [3, 16, 128])

@@ -8,13 +8,14 @@ Measured for n = 2 .. 2048 against float64: values within 5e-7 × (1 + |value|),
 from abc import ABC, abstractmethod
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from spaceform.special import bounds, exact
 from spaceform.special.table import table
@@ -50,6 +51,22 @@ class Law(ABC):
         self, norm: Float[Tensor, " batch"], dot: Float[Tensor, " batch"], order: float
     ) -> Float[Tensor, " batch"]:
         """A′(κ) of the same."""
+
+
+class MeanLength(torch.autograd.Function):
+    """A(κ) as a law evaluates it."""
+
+    @staticmethod
+    def forward(ctx: Any, kappa: Tensor, law: Law, order: float) -> Tensor:
+        ctx.save_for_backward(kappa)
+        ctx.law, ctx.order = law, order
+        return kappa * law.target_ratio(kappa, kappa, order)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (kappa,) = ctx.saved_tensors
+        return grad * ctx.law.target_slope(kappa, kappa, ctx.order), None, None
 
 
 @final
@@ -141,14 +158,17 @@ class _Upper(Evidence):
 
 @final
 class _InPlace(Evidence):
+    """With x = (s₂ − s₁)/(s₁ + a): the value is g₂ − g₁ + x (s₁ + a) − (v + ½) log(1 + x)."""
+
     def __init__(self, square: Tensor, order: float) -> None:
         self.fit, self.power = _fit(order), order + 0.5
         a = self.fit.a
         self.first = square + a**2
-        self.s1 = self.first.sqrt()
-        self.log_scale = (self.s1 + a).reciprocal_()
-        p = self.fit.argument(self.s1)
-        self.g1, self.ratio = _horner(self.fit.g, p), _horner(self.fit.r, p).mul_(self.log_scale)
+        s1 = self.first.sqrt()
+        self.scale = s1 + a
+        self.product = s1 * self.scale
+        p = self.fit.argument(s1)
+        self.g1, self.ratio = _horner(self.fit.g, p), _horner(self.fit.r, p).div_(self.scale)
 
     def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         value, s2, p = self._value(shift)
@@ -159,17 +179,24 @@ class _InPlace(Evidence):
 
     def _value(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         s2 = (shift + self.first).clamp_min_(self.fit.a**2).sqrt_()
-        step = shift.div_(s2 + self.s1)  # s₂ − s₁ without cancellation
+        x = shift.div_(torch.addcmul(self.product, s2, self.scale))  # no cancellation: s₂² − s₁² is given
         p = self.fit.argument(s2)
-        value = _horner(self.fit.g, p).sub_(self.g1).add_(step)
-        log = step.mul_(self.log_scale).clamp_min_(torch.finfo(step.dtype).eps - 1).log1p_()
+        value = _horner(self.fit.g, p).sub_(self.g1).addcmul_(x, self.scale)
+        log = x.clamp_min_(torch.finfo(x.dtype).eps - 1).log1p_()
         return value.sub_(log, alpha=self.power), s2, p
 
 
-def _horner(coefficients: tuple[Tensor, ...], p: Tensor) -> Tensor:
+class _Powers(NamedTuple):
+    """Coefficients of a polynomial, highest power first: a number, then tensors of no dimension."""
+
+    top: float
+    others: tuple[Tensor, ...]
+
+
+def _horner(a: _Powers, p: Tensor) -> Tensor:
     # Where two of three operands are single numbers, addcmul is not vectorised: the first step is another's.
-    y = torch.mul(coefficients[0], p).add_(coefficients[1])
-    for c in coefficients[2:]:
+    y = torch.add(a.others[0], p, alpha=a.top)
+    for c in a.others[1:]:
         torch.addcmul(c, y, p, out=y)
     return y
 
@@ -177,15 +204,15 @@ def _horner(coefficients: tuple[Tensor, ...], p: Tensor) -> Tensor:
 class _Fit(NamedTuple):
     """log F = (s − a) − (v + ½) log((s + a)/2a) + g, A/κ = r/(s + a) and A′ = q p/(s + a), s = √(a² + κ²).
 
-    The polynomials are in p − center, p = a/s, highest power first; coefficients are tensors of no dimension.
+    The polynomials are in p − center, p = a/s.
     """
 
     a: float
     numerator: Tensor
     center: float
-    g: tuple[Tensor, ...]
-    r: tuple[Tensor, ...]
-    q: tuple[Tensor, ...]
+    g: _Powers
+    r: _Powers
+    q: _Powers
 
     def argument(self, s: Tensor) -> Tensor:
         """The polynomials' argument p − center, new."""
@@ -204,8 +231,8 @@ def _fit(order: float) -> _Fit:
     with torch.inference_mode(False):
         numerator = torch.tensor(tb.a, dtype=torch.float32, device="cpu")
         g, r, q = (
-            torch.tensor(_economised(p, f, center), dtype=torch.float32, device="cpu").unbind()
-            for f in (h * (1 - p), *others)
+            _Powers(top, torch.tensor(rest, dtype=torch.float32, device="cpu").unbind())
+            for top, *rest in (_economised(p, f, center) for f in (h * (1 - p), *others))
         )
     return _Fit(tb.a, numerator, center, g, r, q)
 

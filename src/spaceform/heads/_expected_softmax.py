@@ -24,25 +24,46 @@ from spaceform.heads.base import no_autocast
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
 _BLOCK = 2**16
+# From this dimension on the vectors of an example are made of one.
+_SPREAD_FROM = 64
 # Up to 128 MiB (float32) of mixtures are kept for the backward pass; beyond, the class axis is streamed.
 _KEPT = 2**25
 _CHUNK = 2**22
 
 
+def spread_signs(pairs: int, dim: int) -> Float[Tensor, "pairs dim"]:
+    """The fixed signs with which `tangents` makes several vectors of one; none in few dimensions."""
+    if dim < _SPREAD_FROM or pairs == 1:
+        return torch.zeros(0, dim)
+    return torch.randint(2, (pairs, dim), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+
+
 def tangents(
-    mu: Float[Tensor, "batch dim"], pairs: int, generator: Generator | None
+    mu: Float[Tensor, "batch dim"],
+    pairs: int,
+    generator: Generator | None,
+    signs: Float[Tensor, "spread dim"] | None = None,
 ) -> Float[Tensor, "batch pairs dim"]:
-    """Uniform unit vectors orthogonal to μ, independent over examples and pairs."""
+    """Uniform unit vectors orthogonal to μ, independent over examples.
+
+    With `signs`, an example's vectors are one Gaussian vector, shifted and with signs changed: each has the
+    law it should have, any two are uncorrelated but for 1/√n, and a normal number, which costs more than all
+    else that is done to it, is drawn once and not for every pair.
+    """
     batch, dim = mu.shape
     # Not torch.randn, which a compiler cannot trace with a generator argument and a batch of any size.
-    g = mu.new_empty(batch, pairs, dim).normal_(generator=generator)
+    if signs is not None and len(signs) == pairs:
+        one = mu.new_empty(batch, dim).normal_(generator=generator)
+        g = torch.cat([one, one], 1).unfold(1, dim, dim // pairs)[:, :pairs] * signs.to(mu.dtype)
+    else:
+        g = mu.new_empty(batch, pairs, dim).normal_(generator=generator)
     if dim == 2:
         # The tangent line has two unit vectors.
         across = torch.stack([-mu[:, 1], mu[:, 0]], -1)[:, None]
         return torch.where(g[..., :1] < 0, -across, across)
     # Below 16 dimensions the tangent part may be short, and one projection leaves an error.
     for _ in range(2 if dim < 16 else 1):
-        g = g.addcmul_(g @ mu[:, :, None], mu[:, None], value=-1)
+        g = g.addcmul_((mu[:, None] @ g.mT).mT, mu[:, None], value=-1)
         g = g.div_(torch.linalg.vector_norm(g, dim=-1, keepdim=True))
     return g
 
@@ -114,7 +135,7 @@ def _mix_back(
     q = p.mul_(A)
     q_rows, mass = torch.bmm(q, products.mT), q.sum(1)
     q_sum, own = mass.sum(1), mass.sub_(share)
-    products.copy_(torch.bmm(mixed.mT, q))
+    torch.bmm(mixed.mT, q, out=products)
     return q_rows, q_sum, own
 
 

@@ -54,7 +54,9 @@ class Marginal(nn.Module):
             u = torch.special.ndtr(torch.cat([-x, x], 1).T.double()).to(kappa.dtype)
             cos, sin = von_mises_fisher_angle(u, kappa, self.dim)
             return cos.T, sin.T
-        return _Polar.apply(kappa, *self._tabulated(x, kappa.detach()))
+        # With the examples along memory, loops are as long as the batch and not as the pairs.
+        polar = self._tabulated(x.T.contiguous(), kappa.detach())
+        return _Polar.apply(kappa, *(a.T.contiguous() for a in polar))
 
     def draw(
         self, x: Float[Tensor, "*draws rows"], kappa: Float[Tensor, " rows"]
@@ -67,10 +69,10 @@ class Marginal(nn.Module):
             return von_mises_fisher_angle(torch.special.ndtr(-x.double()).to(kappa.dtype), kappa, self.dim)
         u = 2 * kappa / (self.dim - 1)
         root = (1 + u * u).sqrt()
-        value = self._coefficients(u / (1 + root)).chunk(2, -1)[0]
+        value = self._coefficients(u / (1 + root))[0]
         x = x.clamp_(-REACH, REACH).div_(REACH)
         scale = 2 / math.sqrt(self.dim - 1)
-        *low, top = (value * scale).to(x.dtype).unbind(-1)
+        *low, top = (value * scale).unbind()
         y = torch.addcmul(low.pop(), x, top)
         for a in reversed(low):
             y = torch.addcmul(a, y, x)
@@ -94,29 +96,27 @@ class Marginal(nn.Module):
             return (math.pi * u).cos().to(x.dtype)
         return von_mises_fisher_angle(u.to(x.dtype), x.new_zeros(()), self.dim - 1)[0]
 
-    def _tabulated(self, x: Float[Tensor, "batch pairs"], kappa: Float[Tensor, " batch"]) -> Polar:
+    def _tabulated(self, x: Float[Tensor, "pairs batch"], kappa: Float[Tensor, " batch"]) -> Polar:
         n = self.dim
         u = 2 * kappa / (n - 1)
         root = (1 + u * u).sqrt()
-        value, slope = self._coefficients(u / (1 + root)).chunk(2, -1)
-        x = x.clamp(-REACH, REACH) / REACH
-        g, dg = _even_and_odd(value, x), _even_and_odd(slope, x)
+        g, dg = _even_and_odd(self._coefficients(u / (1 + root)), x.clamp(-REACH, REACH).div_(REACH))
         scale = 1 / math.sqrt(n - 1)
         # e^{2y*} = u + √(1 + u²)
-        e2y = (g * (2 * scale)).exp_().mul_((u + root)[:, None])
+        e2y = (g * (2 * scale)).exp_().mul_(u + root)
         half_sech = (1 + e2y).reciprocal_()
         cos, sin = 1 - 2 * half_sech, 2 * e2y.sqrt() * half_sech
         dT = 2 / ((n - 1) * root * (1 + root))
-        rate = dg.mul_((scale * dT)[:, None]).add_((1 / ((n - 1) * root))[:, None])
+        rate = dg.mul_(scale * dT).add_(1 / ((n - 1) * root))
         sin_rate = sin * rate
         return cos, sin, sin_rate * sin, sin_rate.mul_(cos).neg_()
 
-    def _coefficients(self, T: Float[Tensor, " rows"]) -> Float[Tensor, "rows coefficients"]:
-        """Coefficients of g in x / REACH, lowest first, then of ∂g/∂T; in float64: the powers cancel."""
+    def _coefficients(self, T: Float[Tensor, " rows"]) -> Float[Tensor, "two degrees rows"]:
+        """Coefficients of g in x / REACH, lowest first, and of ∂g/∂T; in float64: the powers cancel."""
         table = self.table.view(torch.float64)
-        tau = (2 * T.double() - 1)[:, None].expand(-1, len(table) - 1)
-        powers = torch.cat([torch.ones_like(tau[:, :1]), tau.cumprod(1)], 1)
-        return (powers @ table).to(T.dtype)
+        tau = (2 * T.double() - 1).expand(len(table) - 1, -1)
+        powers = torch.cat([torch.ones_like(tau[:1]), tau.cumprod(0)])
+        return (table.T @ powers).to(T.dtype).unflatten(0, (2, -1))
 
 
 class _Polar(torch.autograd.Function):
@@ -142,15 +142,14 @@ class _Polar(torch.autograd.Function):
 
 
 def _even_and_odd(
-    a: Float[Tensor, "rows degrees"], x: Float[Tensor, "rows pairs"]
-) -> Float[Tensor, "rows draws"]:
-    """The polynomial at x and at −x, for the price of one."""
+    a: Float[Tensor, "two degrees rows"], x: Float[Tensor, "pairs rows"]
+) -> Float[Tensor, "two draws rows"]:
+    """Both polynomials at x and at −x, for the price of one."""
     square = x * x
-    even, odd = a[:, 0::2], a[:, 1::2]
     halves = []
-    for part in (even, odd):
-        *low, top = part.unbind(-1)
-        y = top[:, None].expand_as(x)
+    for part in (a[:, 0::2], a[:, 1::2]):
+        *low, top = part.unbind(1)
+        y = top[:, None].expand(-1, len(x), -1)
         for c in reversed(low):
             y = torch.addcmul(c[:, None], y, square)
         halves.append(y)

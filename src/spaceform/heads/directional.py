@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Sphere
 from spaceform.heads._evidence import Law
-from spaceform.heads._expected_softmax import expected_objective, tangents
+from spaceform.heads._expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._marginal import Marginal
 from spaceform.heads.base import StochasticHead
 from spaceform.heads.predictive import weight_logits
@@ -46,6 +46,7 @@ class DirectionalHead(StochasticHead):
 
     geometry = Sphere()
     alpha: Tensor
+    signs: Tensor
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class DirectionalHead(StochasticHead):
         self.samples, self.init_ratio, self.gamma = samples, init_ratio, gamma
         self.weight = nn.Parameter(torch.empty(num_classes, dim))
         self.register_buffer("alpha", torch.ones(()))
+        self.register_buffer("signs", spread_signs((samples + 1) // 2, dim), persistent=False)
         self.marginal = Marginal(dim)
         self._add_temperature(beta, learn_beta)
         self.reset_parameters()
@@ -132,7 +134,7 @@ class DirectionalHead(StochasticHead):
     ) -> tuple[Float[Tensor, "batch draws"], Float[Tensor, "batch draws"], Float[Tensor, "batch pairs dim"]]:
         """(cos θ, sin θ, v); the second half of the draws mirrors the first in θ's quantile and in v."""
         pairs = (self.samples + 1) // 2
-        v = tangents(mu.detach(), pairs, generator)
+        v = tangents(mu.detach(), pairs, generator, self.signs)
         cos, sin = self._angles(kappa, pairs, generator)
         return cos[:, : self.samples], sin[:, : self.samples], v
 

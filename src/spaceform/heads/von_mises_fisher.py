@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from spaceform import special
 from spaceform.distributions.von_mises_fisher import sample_von_mises_fisher
-from spaceform.heads._evidence import LAWS, Law
+from spaceform.heads._evidence import LAWS, Law, MeanLength
 from spaceform.heads.directional import DirectionalHead, initial_concentration
 
 
@@ -68,7 +68,8 @@ class VonMisesFisherHead(DirectionalHead):
 
     def _mean_length(self, kappa: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         """A(κ)."""
-        return special.mean_resultant_length(kappa, self.dim, method=self.normalizer)
+        length: Tensor = MeanLength.apply(kappa, self._law, self.dim / 2 - 1)
+        return length
 
     def _divergence(
         self,
