@@ -13,7 +13,7 @@ from spaceform.heads import HEADS, DeterministicHead
 
 # The stochastic heads share what streams the classes: one of them in chunks is enough, and they take longest.
 CASES = [
-    (name, dim, chunk) for name in HEADS for dim, chunk in ((3, None), (20, 4)) if name != "power_spherical"
+    (name, dim, chunk) for name in HEADS for dim, chunk in ((3, None), (64, 4)) if name != "power_spherical"
 ]
 CASES.append(("power_spherical", 3, None))
 # torch warns about what its own tracer does with an autograd.Function.
