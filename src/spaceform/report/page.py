@@ -99,7 +99,9 @@ def _headline(parts: Sequence[Part]) -> str:
         elif not part.advice:
             said.append(f"{where}no run has finished yet.")
         elif all(row.p is None for one in part.advice for row in one.rows):
-            said.append(f"{where}one seed each: the figures below are a first look, not a verdict.")
+            seeds = {row.seeds for one in part.advice for row in one.rows}
+            why = "one seed each" if seeds == {1} else "not every head has two runs yet"
+            said.append(f"{where}{why}: the figures below are a first look, not a verdict.")
         else:
             behind = _behind(part.advice)
             said.append(
