@@ -49,7 +49,7 @@ def test_pixels_of_any_type_are_the_same_pixels_and_others_are_refused(runs, ima
         (images.astype(np.float32), "must lie in 0 to 1, got values from 0 to 255; divide by the largest"),
         (-(images / 255), "must lie in 0 to 1, got values from -1 to"),
         (images.astype(np.int64) * 2, "must lie in 0 to 255, got values from 0 to 510"),
-        (np.full_like(images, np.nan, dtype=float), "must lie in 0 to 1, got values from nan to nan"),
+        (np.full_like(images, np.nan, dtype=float), "must not hold NaN; remove such images"),
     ):
         with pytest.raises(ValueError, match=said):
             run.predict_proba(wrong)
@@ -69,7 +69,10 @@ def test_probabilities_are_those_of_the_run(runs, images, head: str, tmp_path: P
     run = Run.load(runs[head])
     np.savez(tmp_path / "images.npz", X=images)
     found = predict(run, [tmp_path / "images.npz"])
-    own = [run.predict_proba(images, calibrator="temperature", seed=s) for s in range(40)]
+    own = [run.predict_proba(images, seed=s) for s in range(40)]
+    torch.testing.assert_close(run.predict_proba(images), found.probabilities)
+    turned = run.predict_proba(images[::-1].copy(), batch_size=7).flip(0)
+    torch.testing.assert_close(turned, found.probabilities)
     # The head is hardly trained, its draws are wide: 10 of them are off by 0.04 on average.
     assert (found.probabilities - torch.stack(own).mean(0)).abs().mean() < (0.02 if head == "vmf" else 1e-6)
     table = found.table(top=3, reject=0.5)

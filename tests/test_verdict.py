@@ -117,7 +117,7 @@ def test_advice_names_a_winner_only_where_there_is_one():
     assert "no clear winner: 2 seeds cannot tell the 2 heads apart" in one.sentence
     alone = table(vmf=[0.9, 0.92])
     (one,) = advice(alone)
-    assert "only vmf was run" in one.sentence
+    assert "only vmf has this figure" in one.sentence
     assert footnote(alone) == ["Mean ± standard error over 2 seeds (standard deviation with ddof 1)."]
 
 

@@ -5,6 +5,7 @@ probabilities of stochastic heads come from fixed draws (`spaceform.predictive`,
 from Monte Carlo): the same input gives the same output everywhere. The size of the batch is free.
 """
 
+import io
 import json
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spaceform import checkpoint
 from spaceform.calibrators import Calibrator
 from spaceform.heads.base import Head
 from spaceform.predictive import predictive
@@ -101,7 +103,9 @@ def export(
         warnings.simplefilter("ignore", FutureWarning)  # torch copies its own deprecated classes
         program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
         if path.suffix == ".pt2":
-            torch.export.save(program, path, extra_files={"classes.json": names})
+            archive = io.BytesIO()
+            torch.export.save(program, archive, extra_files={"classes.json": names})
+            checkpoint.write_bytes(path, archive.getvalue())
             found = [x.detach().numpy() for x in torch.export.load(path).module()(example)]
         else:
             found = _write_onnx(program, path, example, names)
@@ -145,7 +149,7 @@ def _write_onnx(
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)
-    onnx.save_model(model, str(path))
+    checkpoint.write_bytes(path, model.SerializeToString())
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return [np.asarray(x) for x in session.run(list(OUTPUTS), {"inputs": example.numpy()})]
 

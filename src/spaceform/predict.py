@@ -1,5 +1,6 @@
 """What a run says about new data, as a table: classes, calibrated probabilities, confidence, embeddings."""
 
+import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaceform import data
+from spaceform import checkpoint, data
 from spaceform.data.folder import EXTENSIONS
 from spaceform.export import graph
 from spaceform.run import Inputs, Run
@@ -107,7 +108,9 @@ def read(sources: Sequence[str | Path]) -> tuple[tuple[str, ...], Inputs]:
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in _images(path)]
     if not images:
-        raise ValueError(f"there is no image in {', '.join(map(str, paths))}; known are {sorted(EXTENSIONS)}")
+        raise ValueError(
+            f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
+        )
     return tuple(map(str, images)), images
 
 
@@ -173,9 +176,9 @@ def write_table(frame: "DataFrame", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     match path.suffix:
         case ".csv":
-            frame.to_csv(path, index=False)
+            checkpoint.write_bytes(path, frame.to_csv(index=False).encode())
         case ".parquet":
-            frame.to_parquet(path, index=False)
+            checkpoint.write_bytes(path, frame.to_parquet(index=False))
         case _:
             raise ValueError(f"the output must end in .csv or .parquet, got {str(path)!r}")
 
@@ -186,11 +189,13 @@ def write_embeddings(prediction: Prediction, path: Path) -> None:
     z, confidence = prediction.embedding.numpy(), prediction.confidence.numpy()
     match path.suffix:
         case ".npz":
-            np.savez(path, embedding=z, confidence=confidence, item=np.array(prediction.items))
+            archive = io.BytesIO()
+            np.savez(archive, embedding=z, confidence=confidence, item=np.array(prediction.items))
+            checkpoint.write_bytes(path, archive.getvalue())
         case ".parquet":
             import pandas as pd
 
             columns = {"item": list(prediction.items), "embedding": list(z), "confidence": confidence}
-            pd.DataFrame(columns).to_parquet(path, index=False)
+            checkpoint.write_bytes(path, pd.DataFrame(columns).to_parquet(index=False))
         case _:
             raise ValueError(f"the output must end in .npz or .parquet, got {str(path)!r}")

@@ -187,17 +187,39 @@ class Run:
 
     @torch.inference_mode()
     def predict_proba(
-        self, inputs: Inputs, *, calibrator: str | None = None, batch_size: int = 512, seed: int = 0
+        self,
+        inputs: Inputs,
+        *,
+        calibrator: str | None = "auto",
+        batch_size: int = 512,
+        seed: int | None = None,
     ) -> Float[Tensor, "items classes"]:
-        """p(y | input) in the order of `classes`, as trained or by one of `calibrators`; draws use `seed`."""
+        """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
+
+        "auto" is the temperature where the run was evaluated, else None. Stochastic heads predict from fixed
+        draws, as `spaceform predict` and exported graphs do: an item's probabilities depend on it alone. With
+        a `seed` they draw anew.
+        """
+        from spaceform.export import graph
+
         head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
-        generator = torch.Generator(z.device).manual_seed(seed)
-        if calibrator is None:
-            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
-        if calibrator not in self.calibrators:
+        if calibrator == "auto":
+            calibrator = "temperature" if "temperature" in self.calibrators else None
+        if calibrator is not None and calibrator not in self.calibrators:
             raise RecipeError(
                 unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
             )
+        if seed is None:
+            fixed, z = graph(self, calibrator=calibrator), z.cpu().float()
+            return torch.cat(
+                [
+                    fixed.calibrate(fixed.logits(part), fixed.head.confidence(part))
+                    for part in z.split(batch_size)
+                ]
+            )
+        generator = torch.Generator(z.device).manual_seed(seed)
+        if calibrator is None:
+            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
         adjust = self.calibrators[calibrator]
         return torch.cat(
             [
@@ -258,7 +280,9 @@ def _pixels(x: Tensor) -> Tensor:
         return x
     most = 1.0 if x.is_floating_point() else 255
     low, high = x.amin().item(), x.amax().item()
-    if not (low >= 0 and high <= most):  # also where either is nan
+    if math.isnan(low):
+        raise ValueError("images must not hold NaN; remove such images, or fill the gaps")
+    if not (low >= 0 and high <= most):
         kind = (
             "floating-point images must lie in 0 to 1" if most == 1 else "integer images must lie in 0 to 255"
         )

@@ -179,7 +179,8 @@ def _said(measure: Measure, rows: Sequence[Row]) -> str:
     behind = [row for row in ranked if not row.tied]
     first = ranked[0]
     if len(rows) == 1:
-        return f"only {first.label} was run ({_value(measure, first)}); there is nothing to compare it with."
+        value = _value(measure, first)
+        return f"only {first.label} has this figure ({value}); there is nothing to compare it with."
     if all(row.p is None for row in rows):
         names = _and([row.label for row in top])
         level = "are level at the top" if len(top) > 1 else "came out first"
@@ -225,7 +226,9 @@ def footnote(table: pd.DataFrame) -> list[str]:
             said.append("With fewer than five seeds the test sees large differences only.")
     elif len(counts) > 1:
         said.append("Bold: the best. Some rows have one seed only, so there is no error bar and no test.")
-    if "retrieval.items" in finished and finished["retrieval.items"].notna().any():
+    if {"retrieval.items", "retrieval.map_at_r"} <= {*finished} and finished[
+        "retrieval.map_at_r"
+    ].notna().any():
         said.append(f"mAP@R among {int(finished['retrieval.items'].max()):,} test items.")
     missing = len(table) - len(finished)
     if missing:

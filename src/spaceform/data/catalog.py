@@ -177,7 +177,7 @@ def _load_path(path: Path) -> Dataset:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise DataError(
         f"there is no data {str(path)!r}; {hint}give one of {', '.join(CATALOG)}, "
-        "a folder of images, or an .npz or .parquet file of features."
+        f"a folder of images, or an .npz or .parquet file of features (paths are from {Path.cwd()})."
     )
 
 

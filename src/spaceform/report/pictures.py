@@ -90,7 +90,8 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
         f"{group.key}-extremes",
         "Smallest and largest norm",
         "Test images whose embeddings have the smallest and the largest norm ‖z‖, or concentration κ for "
-        f"the stochastic heads: the {_GRID * _GRID} most extreme of each, first seed.",
+        f"the stochastic heads: the {max((len(one.low) for one in found), default=0)} most extreme of each, "
+        "first seed.",
         tuple(panels),
         2.6,
         2.8,
