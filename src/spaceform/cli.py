@@ -116,7 +116,10 @@ def evaluate(
     accelerator: Annotated[str, typer.Option("--device", help="cpu, cuda, mps, ...")] = "cpu",
     workers: Workers = 0,
 ) -> None:
-    """Measure a run on its test split; writes metrics.json and outputs.npz into its folder."""
+    """Measure a run on its test split; writes metrics.json and outputs.npz into its folder.
+
+    Example: spaceform evaluate runs/vmf-1
+    """
     from spaceform.evaluation import evaluate as measure
 
     found = measure(run, device=accelerator, workers=workers)

@@ -237,7 +237,10 @@ def search(
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a study or a search.")],
 ) -> None:
-    """Show where the runs of a study or the trials of a search stand, while it runs or after."""
+    """Show where the runs of a study or the trials of a search stand, while it runs or after.
+
+    Example: spaceform status spaceform-digits
+    """
     from spaceform.study import Study, at_work
     from spaceform.terminal import print_status
 
