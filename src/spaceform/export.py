@@ -54,8 +54,14 @@ class Graph(nn.Module):
         self, inputs: Float[Tensor, "batch *shape"]
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"], Float[Tensor, "batch dim"]]:
         z = self.net(self.scale(inputs))
+        return *self.of_embeddings(z), z
+
+    def of_embeddings(
+        self, z: Float[Tensor, "batch dim"]
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
+        """Probabilities and confidence."""
         confidence = self.head.confidence(z)
-        return self.calibrate(self.logits(z), confidence), confidence, z
+        return self.calibrate(self.logits(z), confidence), confidence
 
 
 def graph(run: Run, *, calibrator: str | None = "temperature", draws: int = 64) -> Graph:

@@ -84,13 +84,8 @@ def predict(
     if isinstance(inputs, list) and run.how is None:
         raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
     z = run.embed(inputs, batch_size=batch_size).cpu().float()
-    confidence = module.head.confidence(z)
-    probabilities = torch.cat(
-        [
-            module.calibrate(module.logits(part), sure)
-            for part, sure in zip(z.split(batch_size), confidence.split(batch_size), strict=True)
-        ]
-    )
+    parts = zip(*map(module.of_embeddings, z.split(batch_size)), strict=True)
+    probabilities, confidence = (torch.cat(part) for part in parts)
     return Prediction(items, run.classes, probabilities, confidence, z)
 
 

@@ -211,12 +211,7 @@ class Run:
             )
         if seed is None:
             fixed, z = graph(self, calibrator=calibrator), z.cpu().float()
-            return torch.cat(
-                [
-                    fixed.calibrate(fixed.logits(part), fixed.head.confidence(part))
-                    for part in z.split(batch_size)
-                ]
-            )
+            return torch.cat([fixed.of_embeddings(part)[0] for part in z.split(batch_size)])
         generator = torch.Generator(z.device).manual_seed(seed)
         if calibrator is None:
             return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
