@@ -1,11 +1,6 @@
-"""The protocol, exact resume, and what happens when things go wrong."""
+"""The protocol, and what happens when things go wrong."""
 
 import json
-import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import filelock
 import numpy as np
@@ -13,35 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from short_runs import same, timeless, tiny
 from spaceform import checkpoint, data
 from spaceform.evaluation import evaluate
 from spaceform.heads import HEADS
-from spaceform.recipe import QUICK, Recipe, RecipeError, Schedule, replace
+from spaceform.recipe import QUICK, RecipeError, Schedule, replace
 from spaceform.resume import Plateau
 from spaceform.run import Run, build_model, material
 from spaceform.training import TrainingError, parameter_groups, train
-
-TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
-
-
-def tiny(head: str = "cosine", **changes: object) -> Recipe:
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return replace(QUICK[f"digits/{head}"], {**TINY, **dotted})
-
-
-def same(a: Path, b: Path) -> None:
-    """Bit-identical: weights, metrics, and all of the history but the seconds."""
-    assert (a / "model.safetensors").read_bytes() == (b / "model.safetensors").read_bytes()
-    assert timeless(a) == timeless(b)
-    for name in ("metrics.json", "outputs.npz", "calibrators.json"):
-        if (a / name).exists() or (b / name).exists():
-            assert (a / name).read_bytes() == (b / name).read_bytes()
-
-
-def timeless(folder: Path) -> list[dict[str, object]]:
-    lines = (folder / "history.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in lines]
-
 
 # The protocol
 
@@ -230,103 +204,6 @@ def test_precision(precision, tmp_path):
     assert evaluate(run)["accuracy"] > 0.85
 
 
-# Killed and gone on
-
-LIVES = """
-    import os, random, signal, sys, time
-    from pathlib import Path
-    import torch
-    torch.set_num_threads(1)
-    from spaceform.evaluation import evaluate
-    from spaceform.recipe import load
-    from spaceform.training import train
-
-    recipe, dice = load(sys.argv[1]), random.Random(0)
-
-    def life(folder, seconds):
-        '''Train in a process of its own; kill it after so many seconds. Was it killed?'''
-        child = os.fork()
-        if child == 0:
-            evaluate(train(recipe, folder))
-            os._exit(0)
-        end = time.monotonic() + seconds
-        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
-            if time.monotonic() > end:
-                os.kill(child, signal.SIGKILL)
-            time.sleep(0.002)
-        if os.WIFEXITED(done[1]) and os.WEXITSTATUS(done[1]):
-            sys.exit(f"training failed in {folder}")
-        return os.WIFSIGNALED(done[1])
-
-    began = time.monotonic()
-    life(Path(sys.argv[2]), 1e9)
-    whole, killed = time.monotonic() - began, 0
-    while killed < 10 or life(Path(sys.argv[3]), 1e9):
-        killed += life(Path(sys.argv[3]), dice.uniform(0.02, 0.12) * whole)
-        if (Path(sys.argv[3]) / "metrics.json").exists():
-            break
-    print(killed)
-"""
-
-
-def test_killed_at_random_moments_the_end_is_the_same_to_the_last_bit(tmp_path):
-    """A real process is killed (SIGKILL) ten times and started again each time."""
-    epochs = {"budget.epochs": 40, "budget.patience": 40, "budget.episodes": 4}
-    recipe = replace(QUICK["digits/vmf"], {**epochs, "data.label_noise": 0.1})
-    path = tmp_path / "recipe.json"
-    path.write_text(recipe.to_json())
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(LIVES), str(path), str(whole), str(killed)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 10
-    same(whole, killed)
-    assert not list(killed.glob("checkpoint*"))
-    assert not list(killed.glob(".*.tmp"))
-
-
-class Stop(Exception):
-    """Raised by a listener to end training early."""
-
-
-def stop_after(epoch: int):
-    def listener(progress):
-        if progress.done and progress.epoch == epoch:
-            raise Stop
-
-    return listener
-
-
-def test_a_damaged_checkpoint_costs_epochs_but_changes_nothing(tmp_path):
-    recipe = tiny("cosine", budget__epochs=60, budget__patience=60)
-    train(recipe, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tmp_path / "run", listener=stop_after(50))
-    path = tmp_path / "run" / checkpoint.CURRENT
-    assert (tmp_path / "run" / checkpoint.PREVIOUS).exists()
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="set aside as checkpoint.damaged"):
-        train(recipe, tmp_path / "run")
-    same(tmp_path / "whole", tmp_path / "run")
-
-
-def test_changed_data_are_refused(tmp_path):
-    recipe, dataset = tiny(budget__epochs=30, budget__patience=30), data.load("digits")
-    with pytest.raises(Stop):
-        train(recipe, tmp_path / "run", listener=stop_after(0), dataset=dataset)
-    labels = dataset.labels.clone()
-    labels[:3] = 9
-    with pytest.raises(RecipeError, match=r"'digits' is not what it was when the run .* began"):
-        train(
-            recipe, tmp_path / "run", dataset=data.Dataset("digits", dataset.classes, labels, dataset.inputs)
-        )
-
-
 # One folder, one run
 
 
@@ -386,40 +263,6 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint
 def test_a_rate_that_is_too_high_is_told(tmp_path):
     with pytest.raises(TrainingError, match=r"epoch 0, step \d; try a lower optim.lr \(it is 1e\+30\)"):
         train(tiny("standard", optim__lr=1e30), tmp_path / "run")
-
-
-# Several processes
-
-
-def test_two_processes_give_the_result_of_one_also_when_killed(tmp_path):
-    """In float64, without batch norm (on CPUs each process has its own statistics); 15 items part oddly."""
-    recipe = tiny("cosine", precision="64-true", net__hidden=None, budget__classes=5)
-    one = train(recipe, tmp_path / "one")
-    code = f"""
-        import os, signal, sys
-        from spaceform.recipe import load
-        from spaceform.training import train
-
-        def die(progress):
-            if progress.done and progress.epoch == 1:
-                os.killpg(0, signal.SIGKILL)
-
-        if __name__ == "__main__":
-            train(load({str(tmp_path / "one" / "recipe.json")!r}), {str(tmp_path / "two")!r},
-                  devices=2, accelerator="cpu", listener=die if "die" in sys.argv else None)
-    """
-    script = tmp_path / "two.py"
-    script.write_text(textwrap.dedent(code))
-    command = [sys.executable, "-W", "ignore", str(script)]
-    killed = subprocess.run([*command, "die"], capture_output=True, check=False, start_new_session=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert checkpoint.latest(tmp_path / "two") is not None
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    two = Run.load(tmp_path / "two")
-    for (name, a), b in zip(one.model.state_dict().items(), two.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=name)
-    assert [r["score"] for r in one.history] == [r["score"] for r in two.history]
 
 
 # Loggers
