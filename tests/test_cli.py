@@ -80,10 +80,12 @@ def test_train_evaluate_and_again(call, tmp_path):
             1,
             "not finite in epoch 0",
         ),
-        (["train", "digits/cosine"], 2, "Missing option"),
+        (["train", "digits/cosine"], 2, "missing option '--out'; 'spaceform train -h' shows how it goes"),
+        (["train", "digits/cosine", "--oot", "OUT"], 2, "no such option: --oot"),
+        (["train", "digits/cosine", "--devices", "two", "--out", "OUT"], 2, "'--devices'"),
         (["evaluate", "nowhere"], 2, "there is no run 'nowhere'"),
         (["data", "get", "minst"], 2, "unknown data set 'minst'; did you mean 'mnist'"),
-        (["no-such-command"], 2, "No such command"),
+        (["compar", "digits"], 2, "no such command 'compar'; did you mean 'compare'? 'spaceform -h' shows"),
     ],
 )
 def test_mistakes_are_one_sentence_and_an_exit_code(call, tmp_path, arguments, code, said):
@@ -91,7 +93,8 @@ def test_mistakes_are_one_sentence_and_an_exit_code(call, tmp_path, arguments, c
     left, _, error = call(*[out if a == "OUT" else a for a in arguments])
     assert left == code
     assert said in error
-    assert "Traceback" not in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     if code == 2:
         assert not (tmp_path / "run").exists()
 

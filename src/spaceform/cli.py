@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -221,24 +221,35 @@ def main() -> NoReturn:
     if not debug:
         warnings.showwarning = _note
     try:
-        app(arguments, standalone_mode=True)
+        code = app(arguments, prog_name="spaceform", standalone_mode=False) or 0
     except KeyboardInterrupt:
         _fail(_STOPPED, 130)
-    except SystemExit as ended:
-        if ended.code == 130:  # typer turns an interrupt into this, without a word
-            _fail(_STOPPED, 130)
-        if verbosity.level() == "verbose":
-            took = time.perf_counter() - begun
-            print(f"spaceform {__version__}: {took:.1f} s, exit {ended.code or 0}", file=sys.stderr)
-        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
+        misuse = _usage(error)
+        if misuse is not None:
+            _fail(misuse, 2) if misuse else sys.exit(2)
         if debug:
             raise
         _fail(sentence(error), exit_code(error))
-    sys.exit(0)
+    if code == 130:  # typer turns an interrupt into this, without a word
+        _fail(_STOPPED, 130)
+    if verbosity.level() == "verbose":
+        took = time.perf_counter() - begun
+        print(f"spaceform {__version__}: {took:.1f} s, exit {code}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _usage(error: Any) -> str | None:
+    """What typer did not understand and where to read how it goes; "" if it showed that, else None."""
+    if not hasattr(error, "format_message"):  # the class of these errors is not part of typer's interface
+        return None
+    message = error.format_message().rstrip(".").replace(". Did you", "; did you")
+    command = "spaceform" if error.ctx is None else error.ctx.command_path
+    joint = "" if message.endswith("?") else ";"
+    return message and f"{message[:1].lower()}{message[1:]}{joint} '{command} -h' shows how it goes"
 
 
 def _note(

@@ -24,7 +24,7 @@ class Progress:
     best_epoch: int
     lr: float
     seconds_left: float | None
-    """Until the stop, if no later epoch is better."""
+    """Until the stop, if no later epoch is better: the least that is left."""
     done: bool
     """Whether this closes an epoch."""
 
@@ -83,14 +83,14 @@ class ProgressPrinter:
 
 
 def describe(progress: Progress) -> str:
-    """`epoch 3/60  loss 0.1234  score 0.9537 (best 0.9537, epoch 2)  lr 0.1  12 s left`."""
+    """`epoch 3/60  loss 0.1234  score 0.9537 (best 0.9537, epoch 2)  lr 0.1  at least 12 s left`."""
     parts = [f"epoch {progress.epoch}/{progress.epochs}", f"loss {progress.loss:.4f}"]
     if progress.score is not None and progress.best_score is not None:
         best = f"best {progress.best_score:.4f}, epoch {progress.best_epoch}"
         parts.append(f"score {progress.score:.4f} ({best})")
     parts.append(f"lr {progress.lr:g}")
     if progress.seconds_left is not None:
-        parts.append(f"{duration(progress.seconds_left)} left")
+        parts.append(f"at least {duration(progress.seconds_left)} left")
     return "  ".join(parts)
 
 

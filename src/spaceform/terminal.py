@@ -106,7 +106,8 @@ class Board:
 
     def _summary(self) -> str:
         running = [
-            f"{name} epoch {line.epoch}" + ("" if line.left is None else f", {duration(line.left)} left")
+            f"{name} epoch {line.epoch}"
+            + ("" if line.left is None else f", at least {duration(line.left)} left")
             for name, line in self._lines.items()
             if line.state == "running" and line.epoch
         ]
@@ -149,7 +150,7 @@ def _line(status: Status, at_work: bool = True) -> _Line:
 
 def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
-    for name in ("head", "seed", "state", "epoch", "score", "time", "left"):
+    for name in ("head", "seed", "state", "epoch", "score", "time", "at least left"):
         table.add_column(name, justify="left" if name in ("head", "state") else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for line in lines:
