@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
 
 from spaceform.recipe import load, replace
 from spaceform.report import figures, panels, probabilities
@@ -79,14 +80,17 @@ def test_learned_and_fixed_temperature_make_figure_5(tmp_path, make_study) -> No
     assert panels.temperature(collect([tmp_path / "plain"]).groups[0]) is None
 
 
-def test_reliability_draws_what_the_metric_bins(tmp_path, make_study) -> None:
+@pytest.mark.parametrize(("items", "count"), [(300, 15), (87, 8), (21, 3)])
+def test_reliability_draws_what_the_metric_bins(tmp_path, make_study, items, count) -> None:
     from spaceform import metrics
 
-    make_study(tmp_path / "s", heads=("vmf",))
+    make_study(tmp_path / "s", heads=("vmf",), items=items)
     group = collect([tmp_path / "s"]).groups[0]
     outputs = group.shown["vmf"].outputs
-    axes = _drawn(probabilities.reliability(group))
-    bins = metrics.reliability(outputs.probabilities, outputs.labels)
+    figure = probabilities.reliability(group)
+    axes = _drawn(figure)
+    assert f"in {count} bins of equal mass" in figure.caption
+    bins = metrics.reliability(outputs.probabilities, outputs.labels, bins=count)
     drawn = axes.containers[0].lines[0].get_xydata()
     assert np.allclose(drawn, np.column_stack([bins.confidence, bins.accuracy]))
     bars = axes.containers[0].lines[2][0].get_segments()

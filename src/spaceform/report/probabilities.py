@@ -13,10 +13,17 @@ from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.records import Group, Record
 from spaceform.report.style import COLORS, MUTED, PAPER, display
 
+_MOST, _FEWEST = 15, 3
+
 
 def reliability(group: Group) -> Figure:
-    """Accuracy against stated probability in 15 bins of equal mass, before and after temperature scaling."""
-    found = {label: _bins_of(record) for label, record in _shown(group).items()}
+    """Accuracy against stated probability in bins of equal mass, before and after temperature scaling.
+
+    15 bins, as in the tables; fewer where a bin would have less than ten items and its bar span everything.
+    """
+    shown = _shown(group)
+    count = min((_MOST, *(max(_FEWEST, len(r.outputs.labels) // 10) for r in shown.values() if r.outputs)))
+    found = {label: _bins_of(record, count) for label, record in shown.items()}
     every = [bins for one in found.values() for bins in one.values()]
     lowest = min((float(min(r.confidence.min(), r.accuracy_low.min())) for r in every), default=0.0)
     low = float(np.floor(10 * lowest) / 10)
@@ -28,10 +35,10 @@ def reliability(group: Group) -> Figure:
     return Figure(
         f"{group.key}-reliability",
         "Reliability",
-        "How often the prediction is right, against the probability it states, in 15 bins of equal mass; "
-        "bars are Wilson's 95% intervals. Hollow: as trained. Filled: after temperature scaling, fitted on "
-        "the validation split. "
-        "Below the diagonal the model claims too much. First seed of each head; the same axes for all.",
+        "How often the prediction is right, against the probability it states, "
+        f"in {count} bins of equal mass; bars are Wilson's 95% intervals. Hollow: as trained. Filled: after "
+        "temperature scaling, fitted on the validation split. Below the diagonal the model claims too much. "
+        "First seed of each head; the same axes for all.",
         tuple(panels),
         2.9,
         2.8,
@@ -43,13 +50,13 @@ def _shown(group: Group) -> dict[str, Record]:
     return {label: r for label, r in group.shown.items() if r.outputs and r.outputs.probabilities is not None}
 
 
-def _bins_of(record: Record) -> dict[str, metrics.Reliability]:
+def _bins_of(record: Record, count: int) -> dict[str, metrics.Reliability]:
     found = record.outputs
     assert found is not None
     assert found.probabilities is not None
-    bins = {"as trained": metrics.reliability(found.probabilities, found.labels)}
+    bins = {"as trained": metrics.reliability(found.probabilities, found.labels, bins=count)}
     if "temperature" in found.calibrated:
-        bins["after scaling"] = metrics.reliability(found.calibrated["temperature"], found.labels)
+        bins["after scaling"] = metrics.reliability(found.calibrated["temperature"], found.labels, bins=count)
     return bins
 
 
