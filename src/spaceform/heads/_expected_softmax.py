@@ -24,16 +24,16 @@ from spaceform.heads.base import no_autocast
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
 _BLOCK = 2**16
-# From this dimension on the vectors of an example are made of one.
-_SPREAD_FROM = 64
+# From this dimension on the vectors of an example are made of one, if its shifts are so far apart.
+_SPREAD_FROM, _SHIFT = 64, 8
 # Up to 128 MiB (float32) of mixtures are kept for the backward pass; beyond, the class axis is streamed.
 _KEPT = 2**25
 _CHUNK = 2**22
 
 
 def spread_signs(pairs: int, dim: int) -> Float[Tensor, "pairs dim"]:
-    """The fixed signs with which `tangents` makes several vectors of one; none in few dimensions."""
-    if dim < _SPREAD_FROM or pairs == 1:
+    """The fixed signs with which `tangents` makes several vectors of one; none if too many."""
+    if dim < _SPREAD_FROM or not 1 < pairs <= dim // _SHIFT:
         return torch.zeros(0, dim)
     return torch.randint(2, (pairs, dim), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
 
