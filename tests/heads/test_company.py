@@ -214,8 +214,9 @@ def test_strange_embeddings_are_finite(name, scale, beta, chunk):
 
 @every_head
 @pytest.mark.parametrize(("batch", "classes"), [(1, 1), (1, 9), (8, 1), (0, 9)])
-def test_one_class_one_example_no_example(name, batch, classes):
-    head, (z, y) = make(name, classes=classes), draw(batch=batch, classes=classes)
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_one_class_one_example_no_example(name, batch, classes, chunk):
+    head, (z, y) = make(name, classes=classes, class_chunk=chunk), draw(batch=batch, classes=classes)
     loss, grads = gradients(head, z, y)
     assert loss.shape == (batch,)
     assert loss.isfinite().all()

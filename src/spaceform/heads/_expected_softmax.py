@@ -303,7 +303,7 @@ def _log_sum(
     batch, draws, _ = mixed.shape
     dim = rows.shape[2]
     evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), dim / 2 - 1)
-    products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
+    products = (rows.flatten(0, 1) @ w.T).view(batch, rows.shape[1], len(w))
     shifts = (_shift(mixed[b], products[b], beta) for b in _blocks(batch, draws * len(w)))
     return torch.cat([_logsumexp(evidence.log(shift)) for shift in shifts])
 
@@ -317,7 +317,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     target = _target(weight, y, mu, length, law, order)
     log_sum = log_sum + math.log(draws)
     scaled = beta * grad
-    scaled_rows = (scaled[:, None, None] * rows).view(-1, dim)
+    scaled_rows = (scaled[:, None, None] * rows).flatten(0, 1)
     d_weight = torch.empty_like(weight) if ctx.needs_input_grad[4] else None
     q_rows = torch.zeros_like(mixed)
     carried, q_sum = torch.zeros_like(mu), torch.zeros_like(grad)
@@ -325,7 +325,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         w = weight[start : start + ctx.chunk]
         square = torch.linalg.vector_norm(w, dim=1).square()
         evidence = law.evidence(square, order)
-        products = (rows.view(-1, dim) @ w.T).view(batch, -1, len(w))
+        products = (rows.flatten(0, 1) @ w.T).view(batch, rows.shape[1], len(w))
         own = torch.zeros_like(square)
         for b in _blocks(batch, draws * len(w)):
             U = products[b]
@@ -338,7 +338,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         carried += products[:, 0] @ w
         if d_weight is not None:
             d_w = d_weight[start : start + ctx.chunk]
-            torch.mm(products.view(-1, len(w)).T, scaled_rows, out=d_w)
+            torch.mm(products.flatten(0, 1).T, scaled_rows, out=d_w)
             d_w.addcmul_(own[:, None], w)
         del products, U  # before the next are made
     if d_weight is not None:
