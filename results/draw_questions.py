@@ -1,7 +1,8 @@
 """Draw what the open questions found: python results/draw_questions.py
 
 One figure for each results/questions/*.json, into docs/images: a row for every variant, a panel for every
-metric, the mean over seeds with its standard error.
+metric, the mean over seeds with its standard error. And the same of plain and norm-aware temperature for
+the studies of images that are kept beside them.
 """
 
 import json
@@ -14,9 +15,12 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 from spaceform.report.style import COLORS, INK, RC, display
+from spaceform.study import Study
+from spaceform.verdict import standard_error
 
 RESULTS = Path(__file__).parent
 IMAGES = RESULTS.parent / "docs" / "images"
+STUDIES = ("mnist", "fashion-mnist", "cifar10-residual")
 L2, NLL = "calibration_error_l2", "nll"
 SCALED, AWARE = "calibrated.temperature.", "calibrated.norm_aware_temperature."
 PANELS = {
@@ -61,12 +65,29 @@ def draw(record: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
+def temperatures(study: Path) -> dict[str, Any]:
+    """A study of classification as the answer to the question of temperatures."""
+    found = Study.open(study).results().dropna(subset=["accuracy"])
+    figures = {
+        head: {column: (runs[column].mean(), standard_error(runs[column]) or 0) for column in OF_TEMPERATURES}
+        for head, runs in found.groupby("label", sort=False)
+    }
+    return {"question": "temperature", "figures": figures}
+
+
 def main() -> None:
     """All questions that have an answer."""
+    answers = {
+        source.stem: json.loads(source.read_text(encoding="utf-8"))
+        for source in sorted((RESULTS / "questions").glob("*.json"))
+    }
+    answers |= {
+        f"{name}-temperature": temperatures(RESULTS / name) for name in STUDIES if (RESULTS / name).exists()
+    }
     with plt.rc_context(RC):
-        for source in sorted((RESULTS / "questions").glob("*.json")):
-            path = IMAGES / f"question-{source.stem}.png"
-            draw(json.loads(source.read_text(encoding="utf-8")), path)
+        for name, answer in answers.items():
+            path = IMAGES / f"question-{name}.png"
+            draw(answer, path)
             print(path.relative_to(RESULTS.parent))
 
 
