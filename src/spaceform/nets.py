@@ -108,8 +108,8 @@ class ResidualNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         x = x.contiguous(memory_format=torch.channels_last)
-        x = self.blocks(F.relu(self.norm(self.conv(x))))
-        return self.embedding(x.mean((2, 3)))
+        x = self.blocks(self.norm(self.conv(x)).relu_())
+        return self.embedding(x.permute(0, 2, 3, 1).mean((1, 2)))
 
 
 @final
@@ -123,9 +123,12 @@ class _Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(filters)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        shortcut = x[:, :, :: self.stride, :: self.stride]
-        return F.relu(y + F.pad(shortcut, (0, 0, 0, 0, 0, self.new)))
+        y = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu_()))
+        if self.new:
+            # Channels last in what is sliced, so that gradients are laid out as the others are.
+            pixels = x.permute(0, 2, 3, 1)[:, :: self.stride, :: self.stride]
+            x = F.pad(pixels, (0, self.new)).permute(0, 3, 1, 2)
+        return y.add_(x).relu_()
 
 
 @final
