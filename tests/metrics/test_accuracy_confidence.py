@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -108,3 +109,15 @@ def test_bad_input_is_one_clear_sentence():
         nll(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="scores must be finite"):
         accuracy(torch.full((2, 2), torch.inf), torch.tensor([0, 1]))
+    with pytest.raises(TypeError, match="y must hold numbers, got <U4; number the classes"):
+        accuracy(torch.rand(2, 2), np.array(["bird", "cat"]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_numpy_arrays_of_every_kind_are_read():
+    p, y = np.array([[0.6, 0.4], [0.7, 0.3], [0.1, 0.9]]), np.array([0, 1, 1])
+    fixed = p.copy()
+    fixed.flags.writeable = False
+    for scores in (fixed, p.astype(">f8"), np.asfortranarray(p), p[::-1][::-1], p.astype(np.float16)):
+        for labels in (y, y.astype(np.uint8), y.astype(np.uint16), y.astype(">i4")):
+            assert accuracy(scores, labels).item() == pytest.approx(2 / 3)

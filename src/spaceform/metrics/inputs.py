@@ -17,7 +17,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 def as_tensor(x: Array, name: str) -> Tensor:
     """The array as a tensor without gradient."""
     if isinstance(x, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(x))
+        if x.dtype.kind not in "fiub":
+            raise TypeError(f"{name} must hold numbers, got {x.dtype}; number the classes: 0, 1, 2, ...")
+        # torch takes native byte order and writable memory alone; what has neither is copied.
+        return torch.from_numpy(np.require(x, x.dtype.newbyteorder("="), ["C", "W"]))
     if isinstance(x, Tensor):
         return x.detach()
     raise TypeError(f"{name} must be a tensor or a numpy array, got {type(x).__name__}; use torch.as_tensor")
