@@ -13,6 +13,7 @@ from spaceform.calibrators import (
     NormAwareTemperature,
     TemperatureScaling,
     VectorScaling,
+    choose,
     from_dict,
 )
 
@@ -186,6 +187,27 @@ def test_norm_aware_scales_with_the_norm_and_falls_back_to_plain():
     for flat in (torch.ones(500), torch.zeros(500)):
         plain = TemperatureScaling().fit(logits, y)(logits)
         torch.testing.assert_close(NormAwareTemperature().fit(logits, y, flat)(logits, flat), plain)
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_norm_is_chosen_where_it_clearly_helps(falls):
+    logits, y, κ = norm_data(falls=falls)
+    chosen = choose(logits, y, κ)
+    assert chosen.to_dict() == NormAwareTemperature().fit(logits, y, κ).to_dict()
+    some = slice(0, 25)  # too few to be sure
+    assert choose(logits[some], y[some], κ[some]).kind == "temperature"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_norm_that_says_nothing_is_not_chosen(seed):
+    logits, y = mixed(300)
+    chosen = choose(logits, y, gaussian(300, seed=seed + 100).exp())
+    assert chosen.to_dict() == TemperatureScaling().fit(logits, y).to_dict()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_so_few_examples_choose_plain_temperature(n):
+    assert choose(gaussian(n, 4), torch.arange(n) % 4, torch.ones(n)).kind == "temperature"
 
 
 @pytest.mark.parametrize("draws", [1, 4])

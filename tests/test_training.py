@@ -160,6 +160,9 @@ def test_every_head_learns_and_repeats_bit_for_bit(head, tmp_path):
         np.testing.assert_allclose(p, saved["probabilities"], atol=1e-6)
         calibrated = run.predict_proba(x, calibrator="temperature", seed=0)
         np.testing.assert_allclose(calibrated, saved["probabilities_temperature"], atol=1e-6)
+        assert run.best_calibrator == found["calibrator"] in ("temperature", "norm_aware_temperature")
+        calibrated = run.predict_proba(x, seed=0)
+        np.testing.assert_allclose(calibrated, saved[f"probabilities_{found['calibrator']}"], atol=1e-6)
 
 
 def test_another_seed_gives_another_run_on_the_same_split(tmp_path):

@@ -19,8 +19,8 @@ Chosen = Annotated[
     str,
     typer.Option(
         "--calibrator",
-        help="auto (temperature, once the run is evaluated), none, temperature, vector, isotonic, "
-        "norm_aware_temperature.",
+        help="auto (the best on the validation split, once the run is evaluated), none, temperature, "
+        "norm_aware_temperature, vector, isotonic.",
     ),
 ]
 
@@ -101,7 +101,7 @@ def export(
 
     loaded = Run.load(run)
     if calibrator == "auto":
-        calibrator = "temperature" if "temperature" in loaded.calibrators else "none"
+        calibrator = loaded.best_calibrator or "none"
     write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
     shape = ", ".join(map(str, ("batch", *loaded.input_shape)))
     scale = " of 0 to 1" if len(loaded.input_shape) == 3 else ""

@@ -50,11 +50,11 @@ def evaluate(
     """Measure a run on its test split; write `metrics.json`, `outputs.npz`, `calibrators.json` in its folder.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
-    trained and after each calibrator, fitted on the validation split; AUROC and AURC of the confidence (the
-    norm) and of the top probability; mAP@R and Recall@1 among 3,000 test items at most, the same for every
-    run. Retrieval: mAP@R and Recall@k by the geometry's own similarity, for a stochastic head the mean over
-    10 sampled copies of the test set; and by the cosine of what the net emits. What is drawn follows from
-    `seed`.
+    trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
+    AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
+    test items at most, the same for every run. Retrieval: mAP@R and Recall@k by the geometry's own
+    similarity, for a stochastic head the mean over 10 sampled copies of the test set; and by the cosine of
+    what the net emits. What is drawn follows from `seed`.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
@@ -91,6 +91,7 @@ def _classification(
         "aurc_confidence": _number(metrics.aurc, confidence, correct),
         "aurc_probability": _number(metrics.aurc, log_probs.amax(1), correct),
         "retrieval": _search_within_classes(head, z, y, seed),
+        "calibrator": "",
         "calibrated": {},
     }
     outputs = {
@@ -104,9 +105,10 @@ def _classification(
     z_val = _embed(run, parts, parts.split.val, workers)
     y_val, confidence_val = parts.targets[parts.split.val], head.confidence(z_val).cpu()
     logits_val = _logit_samples(head, z_val, generator)
+    found["calibrator"] = chosen = calibrators.choose(logits_val, y_val, confidence_val).kind
     fitted: dict[str, Any] = {}
-    for name, make in calibrators.CALIBRATORS.items():
-        calibrator = make().fit(logits_val, y_val, confidence_val)
+    for name in sorted(calibrators.CALIBRATORS, key=lambda name: name != chosen):  # it comes first
+        calibrator = calibrators.CALIBRATORS[name]().fit(logits_val, y_val, confidence_val)
         fitted[name] = calibrator.to_dict()
         calibrated = calibrator(logits, confidence)
         found["calibrated"][name] = _quality(calibrated, y)

@@ -64,12 +64,14 @@ class Graph(nn.Module):
         return self.calibrate(self.logits(z), confidence), confidence
 
 
-def graph(run: Run, *, calibrator: str | None = "temperature", draws: int = 64) -> Graph:
+def graph(run: Run, *, calibrator: str | None = "auto", draws: int = 64) -> Graph:
     """The run as a module in evaluation mode, on the CPU, in float32.
 
     Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
-    one of those that `evaluate` fitted, or None for the probabilities as trained.
+    one of those that `evaluate` fitted, "auto" for the one it found best, or None for the probabilities as
+    trained.
     """
+    calibrator = run.best_calibrator if calibrator == "auto" else calibrator
     if calibrator is not None and calibrator not in run.calibrators:
         raise ValueError(
             unknown("calibrator", calibrator, run.calibrators)
@@ -88,7 +90,7 @@ def graph(run: Run, *, calibrator: str | None = "temperature", draws: int = 64) 
 
 
 def export(
-    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "temperature", draws: int = 64
+    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int = 64
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 

@@ -71,13 +71,10 @@ def predict(
 ) -> Prediction:
     """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet) with a run.
 
-    `calibrator` is one of the run's, None, or "auto": its temperature where the run was evaluated, else none.
+    `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
     Probabilities are those of the exported graph: for stochastic heads, from fixed draws.
     """
-    chosen = calibrator
-    if calibrator == "auto":
-        chosen = "temperature" if "temperature" in run.calibrators else None
-    module = graph(run, calibrator=chosen)
+    module = graph(run, calibrator=calibrator)
     items, inputs = read(sources)
     if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
         inputs = _small_images(inputs, run.input_shape)

@@ -181,6 +181,11 @@ class Run:
         path = self.path / "calibrators.json"
         return {name: from_dict(state) for name, state in read_json(path).items()} if path.exists() else {}
 
+    @property
+    def best_calibrator(self) -> str | None:
+        """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
+        return next(iter(self.calibrators), None)  # it is written first
+
     def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
         """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos."""
         return self.model.embed(self._batches(inputs, batch_size))
@@ -196,15 +201,14 @@ class Run:
     ) -> Float[Tensor, "items classes"]:
         """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
 
-        "auto" is the temperature where the run was evaluated, else None. Stochastic heads predict from fixed
-        draws, as `spaceform predict` and exported graphs do: an item's probabilities depend on it alone. With
-        a `seed` they draw anew.
+        "auto" is `best_calibrator`. Stochastic heads predict from fixed draws, as `spaceform predict` and
+        exported graphs do: an item's probabilities depend on it alone. With a `seed` they draw anew.
         """
         from spaceform.export import graph
 
         head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
         if calibrator == "auto":
-            calibrator = "temperature" if "temperature" in self.calibrators else None
+            calibrator = self.best_calibrator
         if calibrator is not None and calibrator not in self.calibrators:
             raise RecipeError(
                 unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
