@@ -16,8 +16,9 @@ FILES = ("recipe.json", "result.json", "metrics.json", "history.jsonl")
 def publish(study: Path, name: str) -> int:
     """Copy one study; the number of finished runs."""
     target = Path(__file__).parent / name
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
+    for part in ("runs", "tables", "figures", "search"):
+        shutil.rmtree(target / part, ignore_errors=True)
     shutil.copy(study / "study.json", target)
     finished = sorted(path.parent for path in study.glob("runs/*/metrics.json"))
     for run in finished:

@@ -1,7 +1,7 @@
 """Print the tables of README.md and docs/findings.md: python results/tables.py NAME...
 
-For each study kept in results/NAME, mean ± standard error over its finished seeds; beside the paper's figure
-where the study repeats the paper's.
+For each study of classification kept in results/NAME, mean ± standard error over its finished seeds: the
+main figures, beside the paper's where the study repeats the paper's, then both kinds of temperature.
 """
 
 import sys
@@ -17,27 +17,32 @@ COLUMNS = {
     L2: ("l2 calibration error, %", 1),
     "calibration_error_l1": ("l1, %", 2),
     f"calibrated.temperature.{L2}": ("l2 after temperature scaling, %", 1),
-    f"calibrated.norm_aware_temperature.{L2}": ("after norm-aware scaling, %", 1),
+    "chosen": ("with the chosen calibrator, %", 1),
     "auroc_confidence": ("AUROC of the norm", 3),
     "epochs": ("epochs", 0),
 }
+OF_TEMPERATURES = {
+    f"calibrated.{kind}.{column}": (f"{title}{name}{unit}", digits)
+    for column, title, unit, digits in (("nll", "NLL, ", "", 3), (L2, "l2, ", ", %", 2))
+    for kind, name in (("temperature", "plain"), ("norm_aware_temperature", "norm-aware"))
+}
 
 
-def table(folder: Path) -> str:
+def table(folder: Path, columns: dict[str, tuple[str, int]]) -> str:
     """One study, in Markdown."""
     study = Study.open(folder)
-    found = study.results()
-    found = found[found["accuracy"].notna()]
+    found = study.results().dropna(subset=["accuracy"])
+    found["chosen"] = [run[f"calibrated.{run['calibrator']}.{L2}"] for _, run in found.iterrows()]
     theirs = {(f.head, f.column): f for f in PUBLISHED if f.data == study.notes["data"]}
-    repeats = study.notes["kind"] == "reproduce"
+    repeats = study.notes["kind"] == "reproduce" and columns is COLUMNS
     compared = {column for _, column in theirs} if repeats else set()
     header = ["head", "seeds"]
-    for column, (title, _) in COLUMNS.items():
+    for column, (title, _) in columns.items():
         header += [f"{title}: paper", "ours"] if column in compared else [title]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for head, runs in found.groupby("label", sort=False):
         line = [f"`{head}`", str(len(runs))]
-        for column, (title, digits) in COLUMNS.items():
+        for column, (title, digits) in columns.items():
             scale = 100 if "%" in title else 1
             if column in compared:
                 figure = theirs.get((str(head), column))
@@ -56,4 +61,5 @@ def _cell(mean: float, error: float | None, scale: int, digits: int) -> str:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(f"{name}\n\n{table(Path(__file__).parent / name)}\n")
+        for columns in (COLUMNS, OF_TEMPERATURES):
+            print(f"{name}\n\n{table(Path(__file__).parent / name, columns)}\n")
