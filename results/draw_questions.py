@@ -20,7 +20,7 @@ from spaceform.verdict import standard_error
 
 RESULTS = Path(__file__).parent
 IMAGES = RESULTS.parent / "docs" / "images"
-STUDIES = ("mnist", "fashion-mnist", "cifar10-residual")
+STUDIES = ("mnist", "fashion-mnist")
 L2, NLL = "calibration_error_l2", "nll"
 SCALED, AWARE = "calibrated.temperature.", "calibrated.norm_aware_temperature."
 PANELS = {

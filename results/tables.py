@@ -1,65 +1,134 @@
-"""Print the tables of README.md and docs/findings.md: python results/tables.py NAME...
+"""Write the tables of README.md and docs/findings.md from the kept results: python results/tables.py
 
-For each study of classification kept in results/NAME, mean ± standard error over its finished seeds: the
-main figures, beside the paper's where the study repeats the paper's, then both kinds of temperature.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`, NAME being one of TABLES. A cell is the mean
+± standard error over the finished seeds of a study of classification.
 """
 
-import sys
+import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import pandas as pd
+
+from spaceform.heads import HEADS
 from spaceform.published import PUBLISHED
 from spaceform.study import Study
 from spaceform.verdict import standard_error
 
+RESULTS = Path(__file__).parent
+PAGES = (RESULTS.parent / "README.md", RESULTS.parent / "docs" / "findings.md")
+BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+GEOMETRY = {"standard": "Euclidean", "hyperbolic": "Poincaré ball"}
 L2 = "calibration_error_l2"
-COLUMNS = {
-    "accuracy": ("accuracy, %", 2),
-    L2: ("l2 calibration error, %", 1),
-    "calibration_error_l1": ("l1, %", 2),
-    f"calibrated.temperature.{L2}": ("l2 after temperature scaling, %", 1),
-    "chosen": ("with the chosen calibrator, %", 1),
-    "auroc_confidence": ("AUROC of the norm", 3),
-    "epochs": ("epochs", 0),
-}
-OF_TEMPERATURES = {
-    f"calibrated.{kind}.{column}": (f"{title}{name}{unit}", digits)
-    for column, title, unit, digits in (("nll", "NLL, ", "", 3), (L2, "l2, ", ", %", 2))
-    for kind, name in (("temperature", "plain"), ("norm_aware_temperature", "norm-aware"))
+PLAIN, AWARE = "calibrated.temperature", "calibrated.norm_aware_temperature"
+
+
+class Column(NamedTuple):
+    """What is shown of a study; percent where the title says so."""
+
+    study: str
+    metric: str
+    title: str
+    digits: int
+    paper: bool = False
+    """Whether the paper's figure stands to the left."""
+
+
+def _main(study: str, paper: bool) -> tuple[Column, ...]:
+    return (
+        Column(study, "seed", "seeds", 0),
+        Column(study, "accuracy", "accuracy, %", 2, paper),
+        Column(study, L2, "l2 calibration error, %", 1, paper),
+        Column(study, "calibration_error_l1", "l1, %", 2),
+        Column(study, f"{PLAIN}.{L2}", "l2 after temperature scaling, %", 1, paper),
+        Column(study, "chosen", "with the chosen calibrator, %", 1),
+        Column(study, "auroc_confidence", "AUROC of the norm", 3, paper),
+        Column(study, "epochs", "epochs", 0),
+    )
+
+
+def _temperatures(study: str) -> tuple[Column, ...]:
+    return (
+        Column(study, f"{PLAIN}.nll", "NLL, plain", 3),
+        Column(study, f"{AWARE}.nll", "NLL, norm-aware", 3),
+        Column(study, f"{PLAIN}.{L2}", "l2, plain, %", 2),
+        Column(study, f"{AWARE}.{L2}", "l2, norm-aware, %", 2),
+    )
+
+
+TABLES: Mapping[str, tuple[Column, ...]] = {
+    "accuracy": (
+        Column("mnist", "accuracy", "MNIST, %", 2, paper=True),
+        Column("fashion-mnist", "accuracy", "FashionMNIST, %", 2, paper=True),
+        Column("cifar10-residual", "accuracy", "part of CIFAR-10, small net, %", 2),
+    ),
+    "calibration": (
+        Column("mnist", L2, "MNIST, %", 1, paper=True),
+        Column("mnist", "chosen", "calibrated", 1),
+        Column("fashion-mnist", L2, "FashionMNIST, %", 1, paper=True),
+        Column("fashion-mnist", "chosen", "calibrated", 1),
+    ),
+    "mnist": _main("mnist", paper=True),
+    "fashion-mnist": _main("fashion-mnist", paper=True),
+    "cifar10-residual": _main("cifar10-residual", paper=False),
+    "mnist temperatures": _temperatures("mnist"),
+    "fashion-mnist temperatures": _temperatures("fashion-mnist"),
 }
 
 
-def table(folder: Path, columns: dict[str, tuple[str, int]]) -> str:
-    """One study, in Markdown."""
-    study = Study.open(folder)
-    found = study.results().dropna(subset=["accuracy"])
+@cache
+def _results(study: str) -> pd.DataFrame:
+    found = Study.open(RESULTS / study).results().dropna(subset=["accuracy"])
     found["chosen"] = [run[f"calibrated.{run['calibrator']}.{L2}"] for _, run in found.iterrows()]
-    theirs = {(f.head, f.column): f for f in PUBLISHED if f.data == study.notes["data"]}
-    repeats = study.notes["kind"] == "reproduce" and columns is COLUMNS
-    compared = {column for _, column in theirs} if repeats else set()
-    header = ["head", "seeds"]
-    for column, (title, _) in columns.items():
-        header += [f"{title}: paper", "ours"] if column in compared else [title]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
-    for head, runs in found.groupby("label", sort=False):
-        line = [f"`{head}`", str(len(runs))]
-        for column, (title, digits) in columns.items():
-            scale = 100 if "%" in title else 1
-            if column in compared:
-                figure = theirs.get((str(head), column))
-                shown = 2 if column == "auroc_confidence" else digits
-                line.append(_cell(figure.mean, figure.sem, scale, shown) if figure else "")
-            values = runs[column].to_numpy(dtype=float)
-            line.append(_cell(values.mean(), standard_error(values) if digits else None, scale, digits))
+    return found
+
+
+def table(name: str) -> str:
+    """One table in Markdown."""
+    columns = TABLES[name]
+    across = len({column.study for column in columns}) > 1
+    header = ["head", "geometry"] if across else ["head"]
+    for column in columns:
+        header += [f"{column.title}: paper", "ours"] if column.paper else [column.title]
+    lines = [header, ["---", *(["---"] if across else []), *["---:"] * (len(header) - 1 - across)]]
+    for head in HEADS:
+        line = [f"`{head}`"] + ([GEOMETRY.get(head, "sphere")] if across else [])
+        for column in columns:
+            line += ([_theirs(column, head)] if column.paper else []) + [_ours(column, head)]
         lines.append(line)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(mean: float, error: float | None, scale: int, digits: int) -> str:
+def _theirs(column: Column, head: str) -> str:
+    for f in PUBLISHED:
+        if (f.data, f.head, f.column) == (column.study, head, column.metric):
+            return _cell(column, f.mean, f.sem, 2 if f.sem is None else column.digits)
+    return ""
+
+
+def _ours(column: Column, head: str) -> str:
+    found = _results(column.study)
+    values = found.loc[found["label"] == head, column.metric].to_numpy(dtype=float)
+    if column.metric == "seed":
+        return str(len(values))
+    error = standard_error(values) if column.digits else None
+    return _cell(column, values.mean(), error, column.digits) if len(values) else ""
+
+
+def _cell(column: Column, mean: float, error: float | None, digits: int) -> str:
+    scale = 1 if column.metric in ("auroc_confidence", "epochs") or column.metric.endswith("nll") else 100
     spread = "" if error is None else f" ± {error * scale:.{digits}f}"
     return f"{mean * scale:.{digits}f}{spread}"
 
 
+def rewritten(text: str) -> str:
+    """A page with its tables made anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{table(block[2])}\n\n{block[3]}", text)
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        for columns in (COLUMNS, OF_TEMPERATURES):
-            print(f"{name}\n\n{table(Path(__file__).parent / name, columns)}\n")
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{page.name}: {len(BLOCK.findall(page.read_text(encoding='utf-8')))} tables")
