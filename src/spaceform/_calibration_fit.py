@@ -25,6 +25,12 @@ class Value(NamedTuple):
     curvature: Float[Tensor, "p p"]
 
 
+def log_mean_softmax(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
+    """The log of (1/S) Σₛ softmax(ℓₛ): a head's prediction from its logit samples."""
+    logp = torch.log_softmax(L, -1)
+    return logp[0] if len(logp) == 1 else torch.logsumexp(logp, 0) - float(np.log(len(logp)))
+
+
 def loss(
     L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
 ) -> Losses:
@@ -218,3 +224,17 @@ def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p
         if int(failed) == 0:
             return torch.cholesky_solve(g[:, None], factor).squeeze(-1)
         extra = max(1e-14, 10 * extra)
+
+
+def ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Tensor, "batch gaps"]:
+    """How far log κ has come from each knot to the next, in [0, 1]."""
+    x = κ.log().clamp(at[0], at[-1])
+    return ((x[:, None] - at[:-1]) / at.diff()).clamp(0, 1)
+
+
+def monotone(
+    κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"], rises: bool
+) -> Float[Tensor, "batch knots"]:
+    """Functions of κ whose sums with coefficients of at least 0 rise, or fall, between the knots."""
+    way = ramps(κ, at)
+    return torch.cat([torch.ones_like(way[:, :1]), way if rises else 1 - way], -1)

@@ -28,8 +28,11 @@ from spaceform._calibration_fit import (
     all_right,
     fit_inverse_temperature,
     last_decrease,
+    log_mean_softmax,
     loss,
     minimise,
+    monotone,
+    ramps,
     vector_loss,
 )
 from spaceform.metrics.inputs import Array, as_finite, as_labels
@@ -98,7 +101,7 @@ class TemperatureScaling(Calibrator):
 
     def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:  # noqa: ARG002
         """The log of the mean over draws of softmax(ℓ/T)."""
-        return _average(_draws(logits) / _fitted(self.temperature, self.kind))
+        return log_mean_softmax(_draws(logits) / _fitted(self.temperature, self.kind))
 
     def to_dict(self) -> dict[str, Any]:
         """{"kind": "temperature", "temperature": T}."""
@@ -146,7 +149,7 @@ class NormAwareTemperature(Calibrator):
         )
         best = loss(L, labels, torch.full_like(κ, β)).value, torch.full_like(at, β)
         for rises in (True, False) if len(at) > 1 and not all_right(L, labels) else ():
-            basis, knots = (_monotone(x, at, rises) for x in (κ, at.exp()))
+            basis, knots = (monotone(x, at, rises) for x in (κ, at.exp()))
             start = torch.zeros_like(knots[0])
             start[0] = β
 
@@ -172,13 +175,13 @@ class NormAwareTemperature(Calibrator):
         κ = self._confidence(confidence, len(confidence))
         at = _fitted(self._log_confidence, self.kind).to(κ.device)
         β = _fitted(self._inverse_temperature, self.kind).to(κ.device)
-        return (1 / (β[0] + _ramps(κ.double(), at) @ β.diff())).to(κ.dtype)
+        return (1 / (β[0] + ramps(κ.double(), at) @ β.diff())).to(κ.dtype)
 
     def __call__(self, logits: Array, confidence: Array | None = None) -> Float[Tensor, "batch classes"]:
         """The log of the mean over draws of softmax(ℓ/T(κ))."""
         L = _draws(logits)
         T = self.temperature(self._confidence(confidence, L.shape[1])).to(L)
-        return _average(L / T[:, None])
+        return log_mean_softmax(L / T[:, None])
 
     def to_dict(self) -> dict[str, Any]:
         """The knots and β at them."""
@@ -255,7 +258,7 @@ class VectorScaling(Calibrator):
         w, b = _fitted(self._scale, self.kind), _fitted(self._offset, self.kind)
         if len(w) != L.shape[-1]:
             raise ValueError(f"logits have {L.shape[-1]} classes, but the calibrator was fitted to {len(w)}")
-        return _average(w.to(L) * L + b.to(L))
+        return log_mean_softmax(w.to(L) * L + b.to(L))
 
     def to_dict(self) -> dict[str, Any]:
         """w, b and the ridge."""
@@ -299,7 +302,7 @@ class Isotonic(Calibrator):
             ) from error
 
         L, labels = _fitting_data(logits, y)
-        p = _average(L.double()).exp().cpu().numpy()
+        p = log_mean_softmax(L.double()).exp().cpu().numpy()
         right, N = labels.cpu().numpy(), len(labels)
         curves = [IsotonicRegression().fit(p[:, j], right == j) for j in range(p.shape[1])]
         longest = max(len(c.X_thresholds_) for c in curves)
@@ -317,7 +320,7 @@ class Isotonic(Calibrator):
         x, v = _fitted(self._x, self.kind).to(L.device), _fitted(self._y, self.kind).to(L.device)
         if len(x) != L.shape[-1]:
             raise ValueError(f"logits have {L.shape[-1]} classes, but the calibrator was fitted to {len(x)}")
-        p = _average(L.double()).exp().T.contiguous()
+        p = log_mean_softmax(L.double()).exp().T.contiguous()
         right = torch.searchsorted(x, p).clamp(0, x.shape[1] - 1)
         left = (right - 1).clamp_min(0)
         x0, x1, v0, v1 = x.gather(1, left), x.gather(1, right), v.gather(1, left), v.gather(1, right)
@@ -374,26 +377,6 @@ def from_dict(state: Mapping[str, Any]) -> Calibrator:
     if kind not in CALIBRATORS:
         raise ValueError(f"unknown calibrator {kind!r}; choose from {', '.join(CALIBRATORS)}")
     return CALIBRATORS[kind]._from_dict(state)
-
-
-def _ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Tensor, "batch gaps"]:
-    """How far log κ has come from each knot to the next, in [0, 1]."""
-    x = κ.log().clamp(at[0], at[-1])
-    return ((x[:, None] - at[:-1]) / at.diff()).clamp(0, 1)
-
-
-def _monotone(
-    κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"], rises: bool
-) -> Float[Tensor, "batch knots"]:
-    """Functions of κ whose sums with coefficients of at least 0 rise, or fall, between the knots."""
-    ramps = _ramps(κ, at)
-    return torch.cat([torch.ones_like(ramps[:, :1]), ramps if rises else 1 - ramps], -1)
-
-
-def _average(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
-    """The log of (1/S) Σₛ softmax(ℓₛ)."""
-    logp = torch.log_softmax(L, -1)
-    return logp[0] if len(logp) == 1 else torch.logsumexp(logp, 0) - float(np.log(len(logp)))
 
 
 def _draws(logits: Array) -> Float[Tensor, "draws batch classes"]:

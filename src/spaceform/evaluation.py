@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform import calibrators, checkpoint, data, metrics
+from spaceform._calibration_fit import log_mean_softmax
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, StochasticHead
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
@@ -80,7 +81,7 @@ def _classification(
     confidence = head.confidence(z).cpu()
     generator = torch.Generator(z.device).manual_seed(seed)
     logits = _logit_samples(head, z, generator)
-    log_probs = _log_mean_softmax(logits)
+    log_probs = log_mean_softmax(logits)
     correct = log_probs.argmax(1) == y
     found: dict[str, Any] = {
         "items": len(y),
@@ -186,11 +187,6 @@ def _copies(
         return
     for _ in range(_COPIES):
         yield torch.cat([head.sample(part, 1, generator=generator)[0] for part in z.split(_ROWS)])
-
-
-def _log_mean_softmax(logits: Float[Tensor, "draws items classes"]) -> Float[Tensor, "items classes"]:
-    """Logarithm of the mean over draws of the softmax: a head's prediction from its logit samples."""
-    return logits.log_softmax(-1).logsumexp(0) - float(np.log(len(logits)))
 
 
 def _logit_samples(

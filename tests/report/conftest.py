@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spaceform import metrics
-from spaceform.recipe import Recipe, load, replace
+from spaceform.recipe import PAPER, Recipe, load, replace
 from spaceform.study import Job, Study
 
 
@@ -108,9 +108,13 @@ def make_study() -> MakeStudy:
         labels: np.ndarray | None = None,
         index: np.ndarray | None = None,
         task: str | None = None,
+        net: str | None = None,
         jobs: Sequence[Job] | None = None,
     ) -> Study:
         changes = {"data.name": data, "data.task": task, "net.dim": dim}
+        if net is None and f"{data}/standard" in PAPER:
+            net = PAPER[f"{data}/standard"].net.name
+        changes |= {} if net is None else {"net.name": net, "net.hidden": None}
         if jobs is None:
             jobs = [
                 Job(f"{head}-seed{seed}", head, replace(load(f"digits/{head}"), changes, seed=seed))

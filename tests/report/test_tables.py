@@ -120,6 +120,13 @@ def test_retrieval_has_table_4(tmp_path, make_study) -> None:
     assert table.lines[0].cells[0].text == "20.0 ± 0.2"
 
 
+def test_the_paper_does_not_stand_beside_another_net(tmp_path, make_study) -> None:
+    make_study(tmp_path / "s", heads=("standard", "vmf"), data="cifar10", net="residual")
+    collection = collect([tmp_path / "s"])
+    assert comparison(collection.groups[0]) is None
+    assert "paper" not in {column.title for table in paper_tables(collection) for column in table.columns}
+
+
 def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
     study = make_study(tmp_path / "s", heads=("standard", "cosine", "vmf"), seeds=2)
     runs_folder = study.folder / "runs"

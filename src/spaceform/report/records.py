@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spaceform.errors import sentence
 from spaceform.heads import HEADS
-from spaceform.recipe import Recipe, RecipeError
+from spaceform.recipe import PAPER, Recipe, RecipeError
 from spaceform.report.style import NAMES, display, geometry
 from spaceform.run import read_json, read_recipe
 from spaceform.study import Job, Status, Study
@@ -116,6 +116,12 @@ class Group:
     data: str
     task: str
     records: tuple[Record, ...]
+
+    @cached_property
+    def published(self) -> str:
+        """The data's name where the paper's figures may stand beside these; with another net they may not."""
+        nets = {PAPER[row].net.name for row in PAPER if row.startswith(f"{self.data}/")}
+        return self.data if {record.recipe.net.name for record in self.records} <= nets else ""
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -185,8 +185,8 @@ def _across(
 
 
 def comparison(group: Group) -> Table | None:
-    """The paper beside ours, with the difference in standard errors; None for data the paper has not."""
-    pairs = beside(frame(group), group.data)
+    """The paper beside ours, with the difference in standard errors; None where the paper has none."""
+    pairs = beside(frame(group), group.published)
     if not pairs:
         return None
     used = list(dict.fromkeys(pair.measure for pair in pairs))
@@ -269,7 +269,7 @@ def _printed(group: Group, measure: Measure) -> dict[str, Cell]:
     return {
         figure.head: Cell(_text(measure, figure.mean, figure.sem, figure.rounding), figure.mean, figure.sem)
         for figure in PUBLISHED
-        if figure.data == group.data and figure.column == measure.column
+        if figure.data == group.published and figure.column == measure.column
     }
 
 
