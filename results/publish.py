@@ -10,7 +10,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 FILES = ("recipe.json", "result.json", "metrics.json", "history.jsonl")
+LARGE = 2**20
+"""Bytes beyond which a picture is kept in 256 colours."""
 
 
 def publish(study: Path, name: str) -> int:
@@ -28,7 +32,9 @@ def publish(study: Path, name: str) -> int:
     for pattern in ("report/tables/*.md", "report/tables/*.csv", "report/figures/*.png"):
         for file in sorted(study.glob(pattern)):
             (target / file.parent.name).mkdir(exist_ok=True)
-            shutil.copy(file, target / file.parent.name)
+            copy = shutil.copy(file, target / file.parent.name)
+            if file.suffix == ".png" and file.stat().st_size > LARGE:
+                Image.open(file).convert("RGB").quantize(256).save(copy, optimize=True)
     for file in sorted(study.glob("search/*.toml")):
         (target / "search").mkdir(exist_ok=True)
         shutil.copy(file, target / "search")
