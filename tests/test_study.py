@@ -13,7 +13,7 @@ import pytest
 from spaceform.execution import Event, Pool, in_processes
 from spaceform.recipe import QUICK, Recipe, RecipeError, replace
 from spaceform.run import Run
-from spaceform.study import Job, Study, at_work, locked
+from spaceform.study import Job, Study, at_work, figures, locked
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 
@@ -90,6 +90,15 @@ def test_a_run_of_another_machine_is_adopted_whole(tmp_path):
     with pytest.raises(RecipeError, match="no plain name"):
         study.adopt(one, {"../../evil": b""})
     assert study.status(one).state == "finished"
+
+
+def test_figures_have_dotted_names_and_those_of_the_chosen_calibrator():
+    calibrated = {"temperature": {"nll": 1.0}, "vector": {"nll": 2.0}}
+    flat = {"accuracy": 0.5, "calibrated.temperature.nll": 1.0, "calibrated.vector.nll": 2.0}
+    assert figures({"accuracy": 0.5, "calibrated": calibrated}) == flat
+    found = figures({"accuracy": 0.5, "calibrator": "vector", "calibrated": calibrated})
+    assert found == {**flat, "calibrator": "vector", "calibrated.chosen.nll": 2.0}
+    assert figures({}) == {}
 
 
 # Processes

@@ -135,9 +135,19 @@ def test_every_goal_of_a_comparison_has_its_sentence():
         "accuracy",
         "calibration out of the box",
         "calibration after temperature scaling",
+        "calibration with the chosen calibrator",
         "retrieval",
         "telling right from wrong by the norm",
     ]
+
+
+def test_the_chosen_calibrator_is_shown_where_it_is_not_plain_temperature_everywhere():
+    plain, chosen = (f"calibrated.{name}.calibration_error_l2" for name in ("temperature", "chosen"))
+    found = table(plain, vmf=[0.02, 0.03], cosine=[0.04, 0.05])
+    found[chosen] = found[plain]
+    assert [m.column for m in measures(found)] == [plain]
+    found[chosen] = [0.02, 0.03, 0.04, 0.01]
+    assert [m.column for m in measures(found)] == [plain, chosen]
 
 
 def test_retrieval_results_are_read_by_their_own_measures():

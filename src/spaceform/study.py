@@ -150,7 +150,7 @@ class Study:
                 "seconds": status.seconds,
             }
             if status.state == "finished":
-                found = _flat(read_json(self.path(job) / "metrics.json"))
+                found = figures(read_json(self.path(job) / "metrics.json"))
                 row |= {name: value for name, value in found.items() if name not in row}
             rows.append(row)
         return pd.DataFrame(rows)
@@ -187,6 +187,13 @@ def run_status(job: Job, folder: Path) -> Status:
         return Status(job, "running" if (folder / "recipe.json").exists() else "waiting")
     seconds = sum(float(record["seconds"]) for record in history)
     return Status(job, "running", history[-1]["epoch"] + 1, max(r["score"] for r in history), seconds)
+
+
+def figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, with dotted names; under `calibrated.chosen` what the chosen calibrator gives."""
+    calibrated = metrics.get("calibrated", {})
+    chosen = calibrated.get(metrics.get("calibrator"))
+    return _flat({**metrics, "calibrated": {**calibrated, **({"chosen": chosen} if chosen else {})}})
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

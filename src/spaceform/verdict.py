@@ -47,6 +47,12 @@ CLASSIFICATION = (
         "calibration after temperature scaling",
         higher=False,
     ),
+    Measure(
+        "calibrated.chosen.calibration_error_l2",
+        "with the chosen calibrator % (l2)",
+        "calibration with the chosen calibrator",
+        higher=False,
+    ),
     Measure("nll", "NLL", higher=False, percent=False),
     Measure("retrieval.map_at_r", "mAP@R %", "retrieval"),
     Measure("auroc_confidence", "AUROC of the norm", "telling right from wrong by the norm", percent=False),
@@ -63,7 +69,11 @@ def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
     """The columns to show for the task of these results, as far as they are there."""
     task = table["task"].dropna() if "task" in table else pd.Series(dtype=object)
     known = RETRIEVAL if len(task) and task.iloc[0] == "retrieval" else CLASSIFICATION
-    return tuple(m for m in known if m.column in table and table[m.column].notna().any())
+    shown = [m for m in known if m.column in table and table[m.column].notna().any()]
+    plain, chosen = (f"calibrated.{name}.calibration_error_l2" for name in ("temperature", "chosen"))
+    if {plain, chosen} <= {*table} and table[plain].equals(table[chosen]):
+        return tuple(m for m in shown if m.column != chosen)  # plain temperature was chosen everywhere
+    return tuple(shown)
 
 
 @final

@@ -1,13 +1,12 @@
-"""What every set of axes shares: the look of a row, ticks that read as people write, numbers from a run."""
+"""What every set of axes shares: the look of a row and ticks that read as people write."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from spaceform.report.records import Group, Record
+from spaceform.report.records import Group
 from spaceform.report.style import COLORS, DASHES, FILLS, MARKERS, MUTED, VARIANTS
 
 
@@ -24,14 +23,6 @@ def look(group: Group, label: str) -> dict[str, Any]:
         "marker": MARKERS.get(head, "o"),
         "fillstyle": FILLS[place % len(FILLS)],
     }
-
-
-def value(record: Record, path: Sequence[str]) -> float | None:
-    """A measured number, such as ("calibrated", "temperature", "nll"); None where there is none."""
-    inner: Any = record.metrics
-    for name in path:
-        inner = inner.get(name) if isinstance(inner, dict) else None
-    return float(inner) if isinstance(inner, int | float) and np.isfinite(inner) else None
 
 
 def share(axis: Axis) -> None:

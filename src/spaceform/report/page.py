@@ -226,9 +226,7 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
     heads = {record.label: record.head for record in part.group.records}
     tested = any(row.p is not None for row in one.rows)
     points = {
-        label: [
-            v for r in part.group.of(label) if (v := _measured(r.metrics, one.measure.column)) is not None
-        ]
+        label: [v for r in part.group.of(label) if (v := r.number(one.measure.column)) is not None]
         for label in (row.label for row in one.rows)
     }
     everything = [value for values in points.values() for value in values]
@@ -264,13 +262,6 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
             for row in sorted(one.rows, key=lambda row: sign * row.mean)
         ],
     }
-
-
-def _measured(metrics: dict[str, Any], column: str) -> float | None:
-    inner: Any = metrics
-    for name in column.split("."):
-        inner = inner.get(name) if isinstance(inner, dict) else None
-    return float(inner) if isinstance(inner, int | float) else None
 
 
 def _strip(values: Sequence[float], everything: Sequence[float], head: str) -> Markup:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from spaceform.heads.directional import initial_concentration
-from spaceform.report.axes import logarithmic, look, share, thinned, value, within
+from spaceform.report.axes import logarithmic, look, share, thinned, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.records import Group, Record
 from spaceform.report.style import COLORS, DASHES, MARKERS, MUTED, PAPER, SHADES, display
@@ -87,7 +87,7 @@ def tradeoff(group: Group) -> Figure:
             (
                 Panel(
                     "mAP@R",
-                    _scatter(group, ("map_at_r",), ("cosine", "map_at_r"), "own metric", "cosine", True),
+                    _scatter(group, "map_at_r", "cosine.map_at_r", "own metric", "cosine", True),
                 ),
             )
             if any(map(group.of, group.labels))
@@ -104,14 +104,14 @@ def tradeoff(group: Group) -> Figure:
         (
             Panel(
                 "As trained",
-                _scatter(group, ("calibration_error_l2",), ("accuracy",), "calibration error", "accuracy"),
+                _scatter(group, "calibration_error_l2", "accuracy", "calibration error", "accuracy"),
             ),
             Panel(
                 "After temperature scaling",
                 _scatter(
                     group,
-                    ("calibrated", "temperature", "calibration_error_l2"),
-                    ("accuracy",),
+                    "calibrated.temperature.calibration_error_l2",
+                    "accuracy",
                     "calibration error",
                     "accuracy",
                 ),
@@ -126,15 +126,13 @@ def tradeoff(group: Group) -> Figure:
     )
 
 
-def _scatter(
-    group: Group, x: Sequence[str], y: Sequence[str], xlabel: str, ylabel: str, diagonal: bool = False
-) -> Draw:
+def _scatter(group: Group, x: str, y: str, xlabel: str, ylabel: str, diagonal: bool = False) -> Draw:
     def draw(axes: Axes) -> None:
         for label in group.labels:
             pairs = [
                 (a, b)
                 for record in group.of(label)
-                if (a := value(record, x)) is not None and (b := value(record, y)) is not None
+                if (a := record.number(x)) is not None and (b := record.number(y)) is not None
             ]
             if not pairs:
                 continue
@@ -164,11 +162,11 @@ def temperature_of(record: Record) -> str:
 
 def temperature(group: Group) -> Figure | None:
     """Figure 5: learned against fixed β; None where no head was run with several temperatures."""
-    path = ("accuracy",) if group.task == "classification" else ("map_at_r",)
+    column = "accuracy" if group.task == "classification" else "map_at_r"
     by_head: dict[str, dict[str, list[float]]] = {}
     for label in group.labels:
         for record in group.of(label):
-            if (found := value(record, path)) is not None:
+            if (found := record.number(column)) is not None:
                 by_head.setdefault(record.head, {}).setdefault(temperature_of(record), []).append(found)
     by_head = {head: found for head, found in by_head.items() if len(found) > 1}
     if not by_head:
@@ -195,14 +193,14 @@ def temperature(group: Group) -> Figure | None:
         axes.set_xticks(range(len(ticks)), [ticks[0], *(f"β = {t}" for t in ticks[1:])])
         share(axes.yaxis)
         axes.set_ylim(within(*axes.get_ylim()))
-        axes.set(xlabel="temperature", ylabel="accuracy" if path == ("accuracy",) else "mAP@R")
+        axes.set(xlabel="temperature", ylabel="accuracy" if column == "accuracy" else "mAP@R")
 
     return Figure(
         f"{group.key}-temperature",
         "Learned and fixed temperature",
         "Each head with its temperature β = exp τ learned, or held fixed: mean over seeds ± one "
         "standard error.",
-        (Panel(f"{'Accuracy' if path == ('accuracy',) else 'mAP@R'} on {group.title}", draw),),
+        (Panel(f"{'Accuracy' if column == 'accuracy' else 'mAP@R'} on {group.title}", draw),),
         4.4,
         3.2,
         number="Figure 5",

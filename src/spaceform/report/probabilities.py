@@ -61,8 +61,8 @@ def _bins_of(record: Record, count: int) -> dict[str, metrics.Reliability]:
 
 
 def _said(record: Record) -> str:
-    before = record.metrics.get("calibration_error_l2")
-    after = (record.metrics.get("calibrated", {}).get("temperature") or {}).get("calibration_error_l2")
+    before = record.number("calibration_error_l2")
+    after = record.number("calibrated.temperature.calibration_error_l2")
     parts = [f"Reliability diagram of {display(record.label)}"]
     if before is not None:
         parts.append(f"calibration error {100 * before:.2f}% as trained")

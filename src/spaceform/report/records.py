@@ -18,7 +18,7 @@ from spaceform.heads import HEADS
 from spaceform.recipe import PAPER, Recipe, RecipeError
 from spaceform.report.style import NAMES, display, geometry
 from spaceform.run import read_json, read_recipe
-from spaceform.study import Job, Status, Study
+from spaceform.study import Job, Status, Study, figures
 
 
 @final
@@ -69,6 +69,16 @@ class Record:
     @property
     def finished(self) -> bool:
         return self.status.state == "finished"
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """What was measured, with dotted names."""
+        return figures(self.metrics)
+
+    def number(self, column: str) -> float | None:
+        """A measured number, such as `calibrated.temperature.nll`; None where there is none."""
+        found = self.figures.get(column)
+        return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

@@ -72,8 +72,7 @@ def frame(group: Group) -> pd.DataFrame:
     rows = []
     for record in sorted(group.records, key=lambda r: (order[r.label], r.recipe.seed)):
         row = {"run": record.name, "label": record.label, "state": record.status.state, "task": group.task}
-        flat = pd.json_normalize(record.metrics, sep=".").to_dict("records") if record.metrics else [{}]
-        rows.append({**flat[0], **row})
+        rows.append({**record.figures, **row})
     return pd.DataFrame(rows)
 
 
@@ -95,6 +94,8 @@ _TERMS = {
     "calibration error": "the gap between the probability that is stated and how often it is right, over 15 "
     "bins of equal mass: root mean square of the gaps (l2, the paper's ECE) or their mean (l1); 0 is best.",
     "temperature scaling": "logits divided by one number that is fitted on the validation split.",
+    "chosen calibrator": "a temperature, or one that depends on the norm where cross-validation on the "
+    "validation split says so; `predict` uses it.",
     "NLL": "the mean negative log-probability of the true class; lower is better.",
     "mAP@R": "mean average precision among the R nearest items, R being how many others share the query's "
     "class.",
@@ -230,7 +231,6 @@ def runs(group: Group) -> Table:
     shown = measures(frame(group))
     lines = []
     for record in group.records:
-        flat = pd.json_normalize(record.metrics, sep=".").to_dict("records")[0] if record.metrics else {}
         cells = [
             Cell(str(record.recipe.seed), record.recipe.seed),
             Cell(record.status.state),
@@ -238,8 +238,8 @@ def runs(group: Group) -> Table:
             Cell(f"{record.status.seconds:,.0f}", record.status.seconds),
         ]
         for measure in shown:
-            found = flat.get(measure.column)
-            cells.append(Cell(measure.text(found), found) if isinstance(found, float) else MISSING)
+            found = record.number(measure.column)
+            cells.append(MISSING if found is None else Cell(measure.text(found), found))
         lines.append(Line(record.name, record.head, tuple(cells)))
     columns = [Column("seed"), Column("state"), Column("epochs"), Column("seconds")]
     return Table(
