@@ -134,6 +134,45 @@ def test_projection(hidden):
     assert nets.build("projection", 4, (64,), hidden=hidden)(torch.zeros(3, 64)).shape == (3, 4)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
+def test_dropout_leaves_out_a_share_and_keeps_the_mean(share):
+    x = torch.full((1001, 257), 3.0)  # no multiple of eight
+    thin = nets.thinned(x, share, torch.Generator().manual_seed(0))
+    kept = thin != 0
+    exact = round(256 * (1 - share)) / 256
+    assert abs(exact - (1 - share)) <= 1 / 512
+    error = (exact * (1 - exact) / x.numel()) ** 0.5
+    assert abs(kept.double().mean() - exact) < 5 * error
+    torch.testing.assert_close(thin[kept], torch.full_like(thin[kept], 3.0 / exact))
+    across = (exact * (1 - exact) / len(x)) ** 0.5
+    assert (kept.double().mean(0) - exact).abs().max() < 6 * across  # no column is favoured
+    pairs = (kept[:, 1:] & kept[:, :-1]).double().mean(0) - exact**2  # nor do neighbours go together
+    assert pairs.abs().max() < 6 * across
+    again = nets.thinned(x, share, torch.Generator().manual_seed(0))
+    assert torch.equal(thin, again)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 1.0), (0.001, 1.0), (0.9999, 1 / 256)])
+def test_dropout_at_its_ends(share, kept):
+    thin = nets.thinned(torch.ones(1000, 1000), share)
+    assert abs((thin != 0).double().mean() - kept) < 0.001
+    assert nets.thinned(torch.ones(0, 3), share).shape == (0, 3)
+
+
+def test_the_projection_drops_features_in_training_alone():
+    torch.manual_seed(0)
+    net = nets.build("projection", 3, (16,), standardize=True, dropout=0.5)
+    x = torch.randn(64, 16)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+    net.train()
+    torch.manual_seed(1)
+    first = net(x)
+    torch.manual_seed(1)
+    assert torch.equal(net(x), first)
+
+
 def test_any_timm_name():
     assert nets.build("test_vit", 5, (3, 160, 160)).eval()(torch.zeros(1, 3, 160, 160)).shape == (1, 5)
 

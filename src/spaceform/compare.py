@@ -61,7 +61,8 @@ def recipes(
     if conditions.label_noise:
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
-        changes |= {"net.name": conditions.net, "net.hidden": None, "net.standardize": False}
+        changes |= {"net.name": conditions.net, "net.hidden": None}
+        changes |= {"net.standardize": False, "net.dropout": 0.0}
         changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}

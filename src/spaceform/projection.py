@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.heads import Head
+from spaceform.nets import thinned
 from spaceform.predictive import predictive
 
 _DRAWS = 64
@@ -46,7 +47,7 @@ class ProjectionAndHead:
             group["lr"] = self.lr * group["relative"] * rate
         total, mean_weight = 0.0, w.mean()
         for rows in self._batches(len(x)):
-            z = self.net(self._thinned(x[rows]))
+            z = self.net(thinned(x[rows], self.dropout, self.generator))
             objective = (self.head(z, y[rows], generator=self.generator) * w[rows]).sum()
             self.optimizer.zero_grad()
             (objective / (mean_weight * len(rows))).backward()
@@ -57,13 +58,6 @@ class ProjectionAndHead:
     def _batches(self, n: int) -> Iterator[Tensor]:
         order = torch.randperm(n, generator=self.generator, device=self.generator.device)
         yield from order.tensor_split(-(-n // self.batch_size))
-
-    def _thinned(self, x: Tensor) -> Tensor:
-        """Dropout from this network's own generator: `nn.Dropout` has the global one alone."""
-        if self.dropout == 0:
-            return x
-        kept = torch.empty_like(x).bernoulli_(1 - self.dropout, generator=self.generator)
-        return x * kept.div_(1 - self.dropout)
 
     @torch.no_grad()
     def embed(self, x: Tensor) -> Tensor:

@@ -56,6 +56,8 @@ class Net(_Value):
     """Bring every feature to mean 0 and variance 1 first, by a batch norm without parameters; only
     `projection`.
     """
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the features that is left out in training, after `standardize`; only `projection`."""
     stem: Literal["imagenet", "cifar"] = "imagenet"
     pretrained: bool = False
     weights: str | None = None
