@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform import checkpoint, data
-from spaceform.data.folder import EXTENSIONS
+from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.export import graph
 from spaceform.run import Inputs, Run
 
@@ -98,18 +98,12 @@ def read(sources: Sequence[str | Path]) -> tuple[tuple[str, ...], Inputs]:
     if arrays:
         x = _array(arrays[0])
         return tuple(str(i) for i in range(len(x))), x
-    images = [image for path in paths for image in _images(path)]
+    images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:
         raise ValueError(
             f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
         )
     return tuple(map(str, images)), images
-
-
-def _images(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    return sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
 
 
 def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:

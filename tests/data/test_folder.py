@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from spaceform import predict
 from spaceform.data import DataError, load, split
 
 
@@ -15,6 +16,16 @@ def test_photos_in_class_folders(tmp_path, write_folder):
     assert (d.name, d.kind, d.classes) == ("pets", "photos", ("cat", "dog"))
     assert d.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert d.official is None
+
+
+def test_hidden_files_and_folders_are_no_images_in_training_and_prediction(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", {"cat": 2, "dog": 2})
+    (folder / "cat" / "._000.jpg").write_bytes(b"a resource fork of macOS")
+    (folder / "dog" / ".ipynb_checkpoints").mkdir()
+    (folder / "dog" / ".ipynb_checkpoints" / "000-checkpoint.jpg").write_bytes(b"a copy")
+    trained = load(folder).inputs
+    assert [path.name for path in trained] == ["000.jpg", "001.jpg"] * 2
+    assert predict.read([folder])[1] == list(trained)
 
 
 def test_small_images_of_one_size_are_held_in_memory(tmp_path, write_folder, write_photo):

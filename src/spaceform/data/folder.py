@@ -31,7 +31,7 @@ def load_folder(folder: Path) -> Dataset:
         (path, number[child.name], root.name.lower())
         for root in roots
         for child in _folders(root)
-        for path in _images(child)
+        for path in images_in(child)
     ]
     if not classes or not items:
         raise DataError(
@@ -77,10 +77,14 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(
-        Path(base, name)
-        for base, _, names in os.walk(folder)
-        for name in names
-        if Path(name).suffix.lower() in EXTENSIONS and not name.startswith(".")
-    )
+def images_in(folder: Path) -> list[Path]:
+    """All images of a folder and the folders in it; what is hidden, such as macOS's `._x.png`, is none."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            Path(base, name)
+            for name in names
+            if Path(name).suffix.lower() in EXTENSIONS and not name.startswith(".")
+        ]
+    return sorted(found)
