@@ -1,6 +1,10 @@
 """What a data set is: inputs, labels, class names, and the split its authors gave it."""
 
+import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -47,6 +51,10 @@ class Dataset:
     """The files and folders that were read."""
     note: str = field(default="")
     """What a reader of the results must know, such as that files were missing; empty when all is well."""
+    columns: tuple[str, ...] = ()
+    """Names of the features, where the file has them."""
+    shrunk_from: str = ""
+    """`digest_of_photos` of the photos that ``inputs`` were made of, if they were."""
 
     def __post_init__(self) -> None:
         where = f"{self.name} ({self.source[0]})" if self.source else self.name
@@ -78,6 +86,25 @@ class Dataset:
             return "photos"
         return "features" if self.inputs.ndim == 2 else "pixels"
 
+    @cached_property
+    def content(self) -> str:
+        """A digest of inputs, labels, names of classes, groups and the official split, wherever they lie.
+
+        Inputs in memory count by their values. Photos, shrunk or not, count by their names, from the folder
+        that they share, and their sizes: what is in the files is not read.
+        """
+        official = self.official or Split(_NO_ITEMS)
+        groups = _NO_ITEMS if self.groups is None else self.groups
+        digest = hashlib.blake2b(repr(self.classes).encode())
+        for part in (self.labels, groups, official.train, official.val, official.test):
+            digest.update(_digest_of_values(part))
+        if isinstance(self.inputs, Tensor):
+            inputs = self.shrunk_from.encode() or _digest_of_values(self.inputs)
+        else:
+            inputs = digest_of_photos(self.inputs).encode()
+        digest.update(inputs)
+        return digest.hexdigest()
+
     def to(self, device: torch.device) -> "Dataset":
         """The same data with inputs that are held in memory moved to a device; labels and indices stay."""
         return replace(self, inputs=self.inputs.to(device)) if isinstance(self.inputs, Tensor) else self
@@ -85,3 +112,23 @@ class Dataset:
     def with_task(self, task: Task) -> "Dataset":
         """The same items for another task: "classification" or "retrieval"."""
         return replace(self, task=task)
+
+
+def digest_of_photos(paths: Sequence[Path]) -> str:
+    """Names, from the folder that all share, and sizes."""
+    names = [os.path.abspath(path) for path in paths]
+    shared = os.path.commonpath(names)
+    digest = hashlib.blake2b()
+    for name in names:
+        try:
+            size = os.path.getsize(name)
+        except OSError as error:
+            raise DataError(f"{name} cannot be read ({error.strerror}); put the photo back.") from None
+        digest.update(os.fsencode(f"{name[len(shared) :].replace(os.sep, '/')} {size}\n"))
+    return digest.hexdigest()
+
+
+def _digest_of_values(values: Tensor) -> bytes:
+    digest = hashlib.blake2b(f"{values.dtype} {tuple(values.shape)}".encode())
+    digest.update(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def load_features(path: Path) -> Dataset:
     are numbered in sorted order. ``split`` says "train", "val" or "test". ``groups`` keeps items together. In
     a parquet file ``X`` is a column of equally long lists, or else every other numeric column is a feature.
     """
-    columns = _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path)
+    columns, names = _read_parquet(path) if path.suffix == ".parquet" else (_read_npz(path), ())
     x, y = _inputs(columns, path), _array(columns, "y", path)
     if y.ndim != 1 or len(y) != len(x):
         raise DataError(
@@ -41,12 +41,17 @@ def load_features(path: Path) -> Dataset:
         official=_official(columns.get("split"), len(x), path),
         groups=_groups(columns.get("groups"), len(x), path),
         source=(path,),
+        columns=names,
     )
 
 
-def read_inputs(path: Path) -> NDArray[np.float32]:
-    """X of a parquet file, whether or not there are labels."""
-    return _inputs(_read_parquet(path, labels=False), path)
+def read_inputs(path: Path, names: Sequence[str] = ()) -> NDArray[np.float32]:
+    """X of a parquet file, whether or not there are labels.
+
+    With ``names``, and a column for each feature, it has the columns of these names, in this order.
+    """
+    columns, _ = _read_parquet(path, labels=False, names=names)
+    return _inputs(columns, path)
 
 
 def _inputs(columns: Mapping[str, NDArray[Any]], path: Path) -> NDArray[np.float32]:
@@ -100,7 +105,10 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]:
+def _read_parquet(
+    path: Path, *, labels: bool = True, names: Sequence[str] = ()
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Columns by name, those of the features together as X; and the names of the features."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -147,6 +155,7 @@ def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]
             )
         values = pc.list_flatten(rows).to_numpy()
         columns["X"] = values.reshape(len(rows), len(values) // max(1, len(rows)))
+        names = ()
     else:
         numeric = [
             field.name
@@ -154,9 +163,15 @@ def _read_parquet(path: Path, *, labels: bool = True) -> dict[str, NDArray[Any]]
             if field.name not in _RESERVED
             and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type))
         ]
-        if numeric:
-            columns["X"] = np.column_stack([table[name].to_numpy().astype(np.float32) for name in numeric])
-    return columns
+        if missing := [name for name in names if name not in numeric]:
+            raise DataError(
+                f"{path} has no column {missing[0]!r} of numbers, one of the {len(names):,} features that "
+                "are needed; add it, or rename the column that holds it."
+            )
+        names = names or numeric
+        if names:
+            columns["X"] = np.column_stack([table[name].to_numpy().astype(np.float32) for name in names])
+    return columns, tuple(names)
 
 
 def _first_sentence(error: Exception) -> str:

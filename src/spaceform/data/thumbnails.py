@@ -9,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from spaceform.data.dataset import Dataset
+from spaceform.data.dataset import Dataset, digest_of_photos
 from spaceform.data.photos import decode
 
 
@@ -17,7 +17,7 @@ def thumbnails(dataset: Dataset, edge: int) -> Dataset:
     """The same data with photos as pixels of `edge` x `edge`; what is in memory already stays as it is."""
     if isinstance(dataset.inputs, Tensor):
         return dataset
-    return replace(dataset, inputs=shrunk(dataset.inputs, edge))
+    return replace(dataset, inputs=shrunk(dataset.inputs, edge), shrunk_from=digest_of_photos(dataset.inputs))
 
 
 def shrunk(paths: Sequence[Path], edge: int) -> UInt8[Tensor, "items 3 height width"]:
