@@ -65,16 +65,103 @@ def test_draft_mode_decodes_smaller_never_too_small(tmp_path, write_photo):
     assert decode(path, 301).size == (1000, 600)
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
-def test_every_mode_becomes_rgb(tmp_path, mode):
-    path = tmp_path / ("a.tif" if mode in {"CMYK", "I;16"} else "a.png")
-    Image.new("I;16" if mode == "I;16" else mode, (20, 10)).save(path)
-    assert decode(path).mode == "RGB"
+@pytest.mark.parametrize("mode", ["L", "P", "CMYK", "1", "YCbCr"])
+def test_every_mode_becomes_rgb(tmp_path, write_photo, mode):
+    path = write_photo(tmp_path / ("a.tif" if mode in {"CMYK", "YCbCr"} else "a.png"), mode=mode)
+    image = decode(path)
+    assert image.mode == "RGB"
+    assert np.array_equal(image, Image.open(path).convert("RGB"))
+    assert np.ptp(image) > 100
 
 
-def test_a_palette_with_transparency_decodes_without_a_warning(tmp_path):
-    Image.new("P", (20, 10)).save(tmp_path / "a.png", transparency=b"\0\x80\xff")
-    assert decode(tmp_path / "a.png").mode == "RGB"
+DEEP = np.array([[0, 128, 129, 257, 1000], [4095, 32768, 65000, 65406, 65535]], np.uint16)
+SHALLOW = [[0, 0, 1, 1, 4], [16, 128, 253, 254, 255]]
+
+
+@pytest.mark.parametrize("name", ["a.png", "little.tif", "big.tif", "a.pgm"])
+def test_16_bits_are_scaled_by_their_range(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.pgm":
+        path.write_bytes(b"P5 5 2 65535\n" + DEEP.astype(">u2").tobytes())
+    else:
+        Image.fromarray(DEEP.astype(">u2") if name == "big.tif" else DEEP).save(path)
+    grey = np.asarray(decode(path))
+    assert grey[..., 0].tolist() == grey[..., 1].tolist() == grey[..., 2].tolist() == SHALLOW
+
+
+def test_floats_from_0_to_1_are_scaled_by_255(tmp_path):
+    Image.fromarray((DEEP / 65535).astype(np.float32)).save(tmp_path / "a.tif")
+    assert np.asarray(decode(tmp_path / "a.tif"))[..., 2].tolist() == SHALLOW
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.float32([[0, 255]]), "holds floats from 0 to 255, .*; scale it to that, or save it with 8 or 16"),
+        (np.float32([[-0.5, 1]]), "holds floats from -0.5 to 1"),
+        (np.float32([[np.nan, 1]]), "holds floats from nan to nan"),
+        (np.int32([[0, 65535]]), r"holds 32-bit or signed integers \(0 to 65535\), .*; save it with 8 or 16"),
+        (
+            np.uint16([[0, 255]]),
+            "holds 16 bits, white being 65535, but no value above 255: .*; save it with 8",
+        ),
+    ],
+)
+def test_values_of_unknown_range_are_refused(tmp_path, pixels, message):
+    Image.fromarray(pixels).save(tmp_path / "a.tif")
+    with pytest.raises(DataError, match=rf"a\.tif {message}"):
+        decode(tmp_path / "a.tif")
+
+
+def test_a_black_picture_of_16_bits_is_black(tmp_path):
+    Image.new("I;16", (3, 2)).save(tmp_path / "a.png")
+    assert not np.asarray(decode(tmp_path / "a.png")).any()
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    """Clear, half and opaque black, as drawings on a transparent ground have them."""
+    alpha = np.array([[0, 128, 255]], np.uint8)
+    black = np.zeros_like(alpha)
+    grey = Image.merge("LA", [Image.fromarray(black), Image.fromarray(alpha)])
+    grey.save(tmp_path / "LA.png")
+    grey.convert("RGBA").save(tmp_path / "RGBA.png")
+    palette = Image.fromarray(np.array([[0, 1, 2]], np.uint8), "P")
+    palette.putpalette([0] * 9)
+    palette.save(tmp_path / "P.png", transparency=bytes(alpha[0]))
+    for name in ("LA.png", "RGBA.png", "P.png"):
+        assert np.asarray(decode(tmp_path / name)).tolist() == [[[255] * 3, [127] * 3, [0] * 3]], name
+    palette.save(tmp_path / "keyed.gif", transparency=1)
+    assert np.asarray(decode(tmp_path / "keyed.gif")).tolist() == [[[0] * 3, [255] * 3, [0] * 3]]
+
+
+@pytest.mark.parametrize("ext", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photos_are_upright(tmp_path, ext, orientation):
+    """Quarters of four brightnesses, stored as a camera in each of the eight positions stores them."""
+    upright = np.repeat(np.repeat(np.uint8([[0, 80], [160, 240]]), 16, 0), 24, 1)
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: upright.T[::-1],
+        7: upright.T[::-1, ::-1],
+        8: upright.T[:, ::-1],
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"a.{ext}"
+    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif, quality=95)
+    image = decode(path, 8)
+    assert np.abs(np.asarray(image.resize((48, 32), 0).convert("L")).astype(int) - upright).max() <= 3
+
+
+def test_damaged_metadata_do_no_harm(tmp_path, write_photo):
+    image = Image.open(write_photo(tmp_path / "a.jpg"))
+    for i, exif in enumerate((b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\x09\0\x12\x01")):
+        image.save(tmp_path / f"{i}.png", exif=exif)
+        assert np.array_equal(decode(tmp_path / f"{i}.png"), image)
 
 
 def test_a_truncated_jpeg_is_named(tmp_path, write_photo):

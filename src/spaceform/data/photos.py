@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from spaceform._torchvision import ensure_torchvision
@@ -112,7 +113,11 @@ def photos_for(name: str) -> Photos:
 
 
 def decode(path: Path, least: int | None = None) -> "Image":
-    """The photo in RGB.
+    """The photo in RGB: upright by its EXIF orientation, on white where it is transparent.
+
+    Deeper values are scaled by the range of their type, never by the picture's own extremes, so that pictures
+    keep their brightness relative to each other: 16 bits are divided by 257, floats from 0 to 1 multiplied by
+    255. Where the type does not say what white is (32-bit integers, other floats), the photo is refused.
 
     With ``least``, a JPEG may be decoded at a half, a quarter or an eighth of its size (the decoder's draft
     mode), never below ``least`` pixels on an edge.
@@ -122,18 +127,79 @@ def decode(path: Path, least: int | None = None) -> "Image":
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", "Corrupt EXIF data")
             with Image.open(path) as image:
                 if least is not None:
                     image.draft("RGB", (least, least))
-                if image.mode == "P":
-                    return image.convert("RGBA").convert("RGB")
-                return image.convert("RGB")
+                image.filename = ""  # no memory mapping, which takes a turned TIFF's height for its width
+                image.load()
+                turn = _TURNS.get(_orientation(image))
+                photo = _rgb(image, path)
+                return photo if turn is None else photo.transpose(Image.Transpose[turn])
+    except DataError:
+        raise
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; put the photo back or remove it from the list.") from error
     except (
         Exception
     ) as error:  # decoders of damaged files raise OSError, SyntaxError, ValueError, struct.error, …
         raise DataError(f"{path} cannot be decoded as an image ({error}); replace or remove it.") from error
+
+
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What sets a photo upright, by its EXIF orientation."""
+
+
+def _orientation(image: "Image") -> int:
+    from PIL.ExifTags import Base
+
+    try:
+        return int(image.getexif().get(Base.Orientation, 1))
+    except Exception:  # damaged metadata raise what they like; the pixels are none the worse for them
+        return 1
+
+
+def _rgb(image: "Image", path: Path) -> "Image":
+    from PIL import Image
+
+    if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
+        return Image.fromarray(_bytes(image, path)).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _bytes(image: "Image", path: Path) -> UInt8[np.ndarray, "height width"]:
+    """Grey values of more than 8 bits, black to white of their type on 0 to 255."""
+    x = np.asarray(image)
+    low, high = x.min(), x.max()
+    if image.mode == "F":
+        if not (low >= 0 and high <= 1):
+            raise DataError(
+                f"{path} holds floats from {low:g} to {high:g}, and only 0 to 1 has a known black and white; "
+                "scale it to that, or save it with 8 or 16 bits."
+            )
+        return np.rint(255 * x).astype(np.uint8)
+    if image.mode == "I" and image.format not in {"PNG", "PPM"}:  # where it stands for 16 bits
+        raise DataError(
+            f"{path} holds 32-bit or signed integers ({low} to {high}), which do not say what white is; save "
+            "it with 8 or 16 bits."
+        )
+    if 0 < high < 256:
+        raise DataError(
+            f"{path} holds 16 bits, white being 65535, but no value above {high}: it would be black; save it "
+            "with 8 bits, or scale it to 16."
+        )
+    return ((x.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
 def present(paths: Sequence[Path]) -> list[bool]:
