@@ -147,6 +147,8 @@ def test_recipe_files_take_the_place_of_defaults_and_must_be_equal(tmp_path):
     found = read_recipes([tmp_path], wanted)
     assert {r.optim.lr for r in found.values()} == {0.33}
     assert {r.data.label_noise for r in found.values()} == {0.1}
+    found = read_recipes([tmp_path], wanted, {"budget.epochs": 1})
+    assert {(r.optim.lr, r.budget.epochs) for r in found.values()} == {(0.33, 1)}
     with pytest.raises(RecipeError, match="none for head 'vmf'"):
         read_recipes([tmp_path], recipes("digits", ["vmf"], Conditions()))
     (tmp_path / "cosine.toml").write_text(to_toml(replace(better["cosine"], {"net.dim": 5})))
@@ -165,6 +167,8 @@ def test_recipe_files_take_the_place_of_defaults_and_must_be_equal(tmp_path):
         (["--net", "resnet999"], "unknown net 'resnet999'; did you mean"),
         (["--net", "small", "--set", "net.hidden=3"], "net.hidden=3 is not an option of net 'small'"),
         (["--set", "optim.lr=fast"], "optim.lr must be a valid number"),
+        (["--recipes", "a.toml", "--net", "small"], "give --set net.name=... for --net"),
+        (["--recipes", "a.toml", "--budget", "full"], "give --set budget.epochs=... for --budget"),
         (["--recipes", "nowhere"], "there is no file or folder 'nowhere'"),
     ],
 )

@@ -81,7 +81,7 @@ def compare(
     data: DataArgument,
     heads: Heads = "all",
     seeds: Annotated[int, typer.Option(help="Replications.", min=1)] = 3,
-    budget: Annotated[Budget, typer.Option(help="How long to train.")] = Budget.quick,
+    budget: Annotated[Budget | None, typer.Option(help="How long to train; default: quick.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
     task: TaskOption = None,
     imbalance: Imbalance = 1.0,
@@ -91,7 +91,8 @@ def compare(
     ] = "",
     net: NetOption = None,
     recipes: Annotated[
-        list[Path] | None, typer.Option(help="Recipe files, or folders of them, one for each head.")
+        list[Path] | None,
+        typer.Option(help="Recipe files, or folders of them, one for each head; --set changes them all."),
     ] = None,
     search: Annotated[int, typer.Option(help="Search every head first, with this many trials.", min=0)] = 0,
     settings: Settings = None,
@@ -108,12 +109,18 @@ def compare(
     from spaceform.compare import Conditions, jobs, read_recipes, seeds_from
     from spaceform.compare import recipes as plan
     from spaceform.data import load
-    from spaceform.recipe import parse_setting
+    from spaceform.recipe import RecipeError, parse_setting
     from spaceform.study import locked
 
+    if recipes and (net or budget):
+        option, key = ("--net", "net.name") if net else ("--budget", "budget.epochs")
+        raise RecipeError(
+            f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
+        )
+    length = (budget or Budget.quick).value
     dataset = load(data)
     conditions = Conditions(
-        budget.value,
+        length,
         task.value if task else None,
         imbalance,
         label_noise,
@@ -122,11 +129,11 @@ def compare(
     )
     found = plan(data, _heads(heads), conditions, dataset=dataset)
     if recipes:
-        found = read_recipes(recipes, found)
+        found = read_recipes(recipes, found, conditions.settings)
     temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
     planned = jobs(found, seeds_from(seeds), temperatures)  # a wrong plan leaves no folder behind
     folder = out or Path(f"spaceform-{dataset.name}")
-    notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": budget.value}
+    notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": length}
     notes |= {"data_note": dataset.note} if dataset.note else {}
     with locked(folder):
         if search:

@@ -72,10 +72,15 @@ def recipes(
     return changed
 
 
-def read_recipes(sources: Iterable[str | Path], wanted: Mapping[str, Recipe]) -> dict[str, Recipe]:
+def read_recipes(
+    sources: Iterable[str | Path],
+    wanted: Mapping[str, Recipe],
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Recipe]:
     """Recipes from files or folders of them (as `search` writes), one for each head that is wanted.
 
-    Their net, head, rates and budget hold; data and seed are those of the comparison.
+    Their net, head, rates and budget hold, but for what `settings` change (dotted key to value); data and
+    seed are those of the comparison.
     """
     found: dict[str, Recipe] = {}
     for source in map(Path, sources):
@@ -93,7 +98,10 @@ def read_recipes(sources: Iterable[str | Path], wanted: Mapping[str, Recipe]) ->
         raise RecipeError(
             f"--recipes has none for head {missing[0]!r}; search for one, or leave it out of --heads"
         )
-    return {head: replace(found[head], data=recipe.data, seed=0) for head, recipe in wanted.items()}
+    return {
+        head: replace(replace(found[head], settings or {}), data=recipe.data, seed=0)
+        for head, recipe in wanted.items()
+    }
 
 
 def jobs(found: Mapping[str, Recipe], seeds: Sequence[int], temperatures: Sequence[str] = ()) -> list[Job]:
