@@ -1,12 +1,16 @@
-"""Cached features in .npz and .parquet."""
+"""Features in .npz, .parquet and .csv."""
+
+from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from spaceform.data import DataError, load, split
+from spaceform.data import DataError, check, load, split
+from spaceform.data.features import read_inputs
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 Y = np.arange(12) % 3
@@ -59,6 +63,93 @@ def test_parquet_with_lists_and_with_columns(tmp_path):
     assert len(a.official.test) == 3
 
 
+def frame(**more):
+    return pd.DataFrame({f"f{i}": X[:, i] for i in range(5)} | more | {"y": np.sort(Y)})
+
+
+@pytest.mark.parametrize("index", ["without a name", "with a name", "two levels", "without metadata"])
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path, index):
+    """On sorted data it would tell the class."""
+    shuffled = frame(city=["x"] * 12).sample(frac=1, random_state=0)
+    if index == "with a name":
+        shuffled.index.name = "patient"
+    elif index == "two levels":
+        shuffled = shuffled.set_index(np.arange(12), append=True)
+    shuffled.to_parquet(tmp_path / "f.parquet")
+    table = pq.read_table(tmp_path / "f.parquet")
+    if index == "without metadata":
+        pq.write_table(table.replace_schema_metadata(), tmp_path / "f.parquet")
+    extra = [name for name in table.column_names if name not in ("y", "city") and name[1:] not in "01234"]
+    assert len(extra) == (2 if index == "two levels" else 1)
+    d = load(tmp_path / "f.parquet")
+    assert d.columns == ("f0", "f1", "f2", "f3", "f4")
+    assert np.array_equal(d.inputs, shuffled.iloc[:, :5])
+    assert d.note == f"columns left out, as text or index: {', '.join(map(repr, ['city', *extra]))}"
+    assert check(tmp_path / "f.parquet")[0].detail == f"12 items, 3 classes ({d.note})"
+
+
+def test_labels_may_be_the_index(tmp_path):
+    frame().set_index("y").to_parquet(tmp_path / "f.parquet")
+    d = load(tmp_path / "f.parquet")
+    assert d.labels.tolist() == sorted(Y)
+    assert d.inputs.shape == (12, 5)
+
+
+def test_booleans_and_decimals_are_features(tmp_path):
+    odd = np.arange(12) % 2 == 1
+    price = pa.array([Decimal(i) / 4 for i in range(12)])
+    pq.write_table(pa.table({"odd": odd, "price": price, "y": Y}), tmp_path / "f.parquet")
+    d = load(tmp_path / "f.parquet")
+    assert d.columns == ("odd", "price")
+    assert np.array_equal(d.inputs, np.column_stack([odd, np.arange(12) / 4]))
+    assert np.array_equal(load(save(tmp_path / "f.npz", X=odd[:, None], y=Y)).inputs, odd[:, None])
+    pq.write_table(pa.table({"odd": [True, None], "y": [0, 1]}), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match="1 row with NaN"):
+        load(tmp_path / "f.parquet")
+
+
+@pytest.mark.parametrize("name", ["f.csv", "F.CSV"])
+def test_csv_is_read_like_parquet(tmp_path, name):
+    whole = frame(odd=np.arange(12) % 2 == 1, city=["x"] * 12, split=["train"] * 9 + ["test"] * 3)
+    whole = whole.sample(frac=1, random_state=0)
+    whole.to_parquet(tmp_path / "f.parquet")
+    whole.to_csv(tmp_path / name)
+    csv, parquet = load(tmp_path / name), load(tmp_path / "f.parquet")
+    assert csv.columns == parquet.columns == ("f0", "f1", "f2", "f3", "f4", "odd")
+    assert csv.note == "columns left out, as text or index: '', 'city'"
+    assert torch.equal(csv.inputs, parquet.inputs)
+    assert torch.equal(csv.labels, parquet.labels)
+    assert torch.equal(csv.official.test, parquet.official.test)
+    assert np.array_equal(read_inputs(tmp_path / name, ["f3", "f0"]), csv.inputs[:, [3, 0]])
+    pd.read_csv(tmp_path / name).to_csv(tmp_path / name, index=False)
+    assert load(tmp_path / name).columns == csv.columns
+
+
+def test_what_is_wrong_with_a_csv_is_said(tmp_path):
+    path = tmp_path / "f.csv"
+    for content, message in (
+        (b"", r"f\.csv is cut short or no CSV file \(Empty CSV file\); copy or write it again"),
+        (b"a,b\n1,2\n3\n", "cut short or no CSV file"),
+        (b"a;y\n1;0\n2;1\n", r"no column 'y' of labels \(its columns: 'a;y'\)"),
+        (b"a,a,y\n1,2,0\n3,4,1\n", "f.csv has 2 columns 'a'; rename or remove one"),
+        (b"a,y\n1,0\n,1\n", "1 row with NaN"),
+        (b"a,y\n1,x\n2,\n", "column 'y' of .* has 1 empty cell; fill"),
+        (b"X,y\n1,x\n2,z\n", "each row must hold a list of numbers; rename it"),
+        ("a,y\n1,für\n2,gegen\n".encode("latin-1"), "f.csv is not written in UTF-8; save it so"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            load(path)
+
+
+def test_other_files_are_not_said_to_be_missing(tmp_path):
+    (tmp_path / "f.xlsx").write_bytes(b"PK")
+    with pytest.raises(
+        DataError, match=r"f\.xlsx is not of a kind that is read; give a folder of images, or"
+    ):
+        load(tmp_path / "f.xlsx")
+
+
 NAN = X.copy()
 NAN[[3, 7], 2] = np.nan
 TOO_LARGE = X.astype(np.float64)
@@ -83,6 +174,17 @@ TOO_LARGE[4, 0] = 1e300
         ),
         ({"X": X[0], "y": Y}, r"X in .*f\.npz has shape \(5,\)"),
         ({"X": X.astype(str), "y": Y}, "it must be numbers"),
+        ({"X": X.reshape(3, 4, 5), "y": Y}, r"shape \(3, 4, 5\), as images have; save these in a folder"),
+        ({"X": X[:, :4].reshape(12, 1, 2, 2), "y": Y}, r"shape \(12, 1, 2, 2\), as images have"),
+        (
+            {"X": X, "y": NAN[:, 2]},
+            r"y in .*f\.npz is NaN or infinite in 2 rows, the first is row 3; label or",
+        ),
+        ({"X": X, "y": Y, "classes": ["a", "b", "a"]}, "classes in .* has 'a' twice; give each class one"),
+        (
+            {"X": X, "y": Y, "classes": [["a", "b", "c"]]},
+            r"classes in .* has shape \(1, 3\); give each class",
+        ),
         ({"X": X, "y": Y + 0.5}, "labels are integers or strings"),
         ({"X": X, "y": Y, "classes": ["a"]}, "y in .* goes from 0 to 2, but classes has 1 name;"),
         ({"X": X, "y": Y, "split": ["train", "oops"] * 6}, "has the value .*oops"),

@@ -62,6 +62,36 @@ def test_parts_given_as_folders_are_the_split(tmp_path, write_folder):
     assert d.classes == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("train", "val", "test"), [("training", "validation", "testing"), ("Train", "dev", "TEST")]
+)
+def test_parts_go_by_several_names(tmp_path, write_folder, train, val, test):
+    for name, count in ((train, 3), (val, 1), (test, 2)):
+        write_folder(tmp_path / "d" / name, {"a": count, "b": count})
+    d = load(tmp_path / "d")
+    assert d.classes == ("a", "b")
+    assert [len(p) for p in (d.official.train, d.official.val, d.official.test)] == [6, 2, 4]
+
+
+def test_parts_of_unknown_names_are_not_taken_for_classes(tmp_path, write_folder, write_photo):
+    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2, "c": 2})
+    write_folder(tmp_path / "d" / "eval", {"a": 2, "b": 2})
+    with pytest.raises(
+        DataError,
+        match=r"d has the folders 'eval', 'train', and each of them has 'a', 'b'; call the former 'train', ",
+    ):
+        load(tmp_path / "d")
+    for name in ("eval", "train"):  # images of their own make them classes
+        write_photo(tmp_path / "d" / name / "x.jpg")
+    assert load(tmp_path / "d").classes == ("eval", "train")
+
+
+def test_classes_may_have_a_sub_folder_in_common(tmp_path, write_folder):
+    write_folder(tmp_path / "d" / "cat", {"day": 2, "dusk": 1})
+    write_folder(tmp_path / "d" / "dog", {"day": 2, "night": 2})
+    assert load(tmp_path / "d").classes == ("cat", "dog")
+
+
 def test_train_beside_other_classes_is_a_class(tmp_path, write_folder):
     d = load(write_folder(tmp_path / "vehicles", {"bus": 2, "train": 2, "tram": 2}))
     assert d.classes == ("bus", "train", "tram")

@@ -19,7 +19,7 @@ import torch
 from spaceform.data.dataset import DataError, Dataset, Task
 from spaceform.data.download import Progress, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
-from spaceform.data.features import load_features
+from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
 from spaceform.wording import counted
@@ -52,7 +52,7 @@ class Check:
 
 
 def load(what: str | Path, *, task: Task | None = None, download: bool = True) -> Dataset:
-    """A data set by name, or own data by path: a folder of images, an ``.npz`` or a ``.parquet`` file."""
+    """A data set by name, or own data by path: a folder of images, an ``.npz``, ``.parquet`` or ``.csv``."""
     name = str(what)
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
@@ -115,11 +115,11 @@ def check(what: str | Path, *, photos: bool = False) -> list[Check]:
     items, classes = len(dataset), len(dataset.labels.unique())
     found = f"{counted(items, 'item')}, {counted(classes, 'class', 'classes')}"
     if entry is None:
-        checks.append(Check("counts", True, found))
+        right = True
     else:
         right = (items, classes) == (entry.items, entry.classes)
-        detail = found if right else f"{found}; all of it is {entry.items:,} and {entry.classes:,}"
-        checks.append(Check("counts", right, f"{detail} ({dataset.note})" if dataset.note else detail))
+        found += "" if right else f"; all of it is {entry.items:,} and {entry.classes:,}"
+    checks.append(Check("counts", right, f"{found} ({dataset.note})" if dataset.note else found))
     if photos and not isinstance(dataset.inputs, torch.Tensor):
         checks += list(_check_photos(dataset.inputs))
     return checks
@@ -169,15 +169,20 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
 
 
 def _load_path(path: Path) -> Dataset:
-    if path.suffix in {".npz", ".parquet"}:
+    if path.suffix.lower() in {".npz", *TABLES}:
         return load_features(path)
     if path.is_dir():
         return load_folder(path)
+    if path.exists():
+        raise DataError(
+            f"{path} is not of a kind that is read; give a folder of images, or an .npz, .parquet or .csv "
+            "file of features."
+        )
     near = difflib.get_close_matches(path.name, CATALOG, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise DataError(
         f"there is no data {str(path)!r}; {hint}give one of {', '.join(CATALOG)}, "
-        f"a folder of images, or an .npz or .parquet file of features (paths are from {Path.cwd()})."
+        f"a folder of images, or an .npz, .parquet or .csv file of features (paths are from {Path.cwd()})."
     )
 
 

@@ -15,6 +15,18 @@ from torch import Tensor
 Task: TypeAlias = Literal["classification", "retrieval"]
 Kind: TypeAlias = Literal["pixels", "features", "photos"]
 
+PARTS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""What the parts of a split are called; not "eval", by which some validate and others test."""
+
 _NO_ITEMS = torch.empty(0, dtype=torch.int64)
 
 

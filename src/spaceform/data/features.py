@@ -1,10 +1,11 @@
-"""Cached features: `.npz` or `.parquet` with `X`, `y`, and optionally `split`, `groups` and `classes`."""
+"""Features in a file: `.npz`, `.parquet` or `.csv` with `y`, optionally `split` and `groups`."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,22 +13,39 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.wording import counted
 
-_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, Table
+
+TABLES = frozenset({".parquet", ".csv"})
 _RESERVED = ("X", "y", "split", "groups", "classes")
+_INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
+"""An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
 
 
 def load_features(path: Path) -> Dataset:
     """Features of one item a row.
 
-    ``y`` are integers or strings. ``classes`` names them in order, ``y`` being 0, 1, … then; without it they
-    are numbered in sorted order. ``split`` says "train", "val" or "test". ``groups`` keeps items together. In
-    a parquet file ``X`` is a column of equally long lists, or else every other numeric column is a feature.
+    ``y`` are integers or strings, numbered in sorted order. ``split`` says "train", "val" or "test".
+    ``groups`` keeps items together. An ``.npz`` has the features in ``X``; ``classes`` names the classes in
+    order there, ``y`` being 0, 1, … then. In a table (``.parquet``, ``.csv``) ``X`` is a column of equally
+    long lists, or else every other column of numbers or booleans is a feature. The index of a pandas data
+    frame is none: on sorted data it would tell the class.
     """
-    columns, names = _read_parquet(path) if path.suffix == ".parquet" else (_read_npz(path), ())
-    x, y = _inputs(columns, path), _array(columns, "y", path)
+    names: list[str] = []
+    left_out: list[str] = []
+    if path.suffix.lower() in TABLES:
+        table = _read_table(path)
+        columns = _labels(table, path)
+        if "X" not in table.column_names:
+            names, left_out = _features(table)
+        x = _table_inputs(table, names, path)
+    else:
+        columns = _read_npz(path)
+        x = _inputs(_array(columns, "X", path), path)
+    y = _array(columns, "y", path)
     if y.ndim != 1 or len(y) != len(x):
         raise DataError(
             f"{path} has {counted(len(x), 'row')} in X and y of shape {y.shape}; give one label a row."
@@ -40,25 +58,37 @@ def load_features(path: Path) -> Dataset:
         inputs=torch.from_numpy(x),
         official=_official(columns.get("split"), len(x), path),
         groups=_groups(columns.get("groups"), len(x), path),
+        columns=tuple(names),
         source=(path,),
-        columns=names,
+        note=f"columns left out, as text or index: {', '.join(map(repr, left_out))}" if left_out else "",
     )
 
 
 def read_inputs(path: Path, names: Sequence[str] = ()) -> NDArray[np.float32]:
-    """X of a parquet file, whether or not there are labels.
+    """X of a table, whether or not there are labels.
 
     With ``names``, and a column for each feature, it has the columns of these names, in this order.
     """
-    columns, _ = _read_parquet(path, labels=False, names=names)
-    return _inputs(columns, path)
+    table = _read_table(path)
+    features, _ = _features(table)
+    missing = [name for name in names if name not in features]
+    if missing and "X" not in table.column_names:
+        raise DataError(
+            f"{path} has no column {missing[0]!r} of numbers, one of the {len(names):,} features that are "
+            "needed; add it, or rename the column that holds it."
+        )
+    return _table_inputs(table, names or features, path)
 
 
-def _inputs(columns: Mapping[str, NDArray[Any]], path: Path) -> NDArray[np.float32]:
-    x = _array(columns, "X", path)
+def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
     if x.ndim == 2 and x.shape[1] == 0:
         raise DataError(f"X in {path} has shape {x.shape}, no columns; give at least one feature an item.")
-    if x.ndim != 2 or x.dtype.kind not in "fiu":
+    if x.ndim in (3, 4):
+        raise DataError(
+            f"X in {path} has shape {x.shape}, as images have; save these in a folder with a sub-folder for "
+            "each class, or give one row of features an item, such as X.reshape(len(X), -1)."
+        )
+    if x.ndim != 2 or x.dtype.kind not in "fiub":
         raise DataError(
             f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
         )
@@ -105,30 +135,42 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _read_parquet(
-    path: Path, *, labels: bool = True, names: Sequence[str] = ()
-) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Columns by name, those of the features together as X; and the names of the features."""
+def _read_table(path: Path) -> "Table":
     import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.csv
     import pyarrow.parquet as pq
 
+    csv = path.suffix.lower() == ".csv"
     try:
-        table = pq.read_table(path)
+        if csv:
+            empty = pa.csv.ConvertOptions(strings_can_be_null=True)
+            table = pa.csv.read_csv(path, convert_options=empty)
+        else:
+            table = pq.read_table(path)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
+        kind = "CSV" if csv else "parquet"
         raise DataError(
-            f"{path} is cut short or no parquet file ({_first_sentence(error)}); copy or write it again."
+            f"{path} is cut short or no {kind} file ({_first_sentence(error)}); copy or write it again."
         ) from error
-    columns = {}
-    if labels and "y" not in table.column_names:
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path} has {names.count(twice[0])} columns {twice[0]!r}; rename or remove one.")
+    if csv and any(pa.types.is_binary(field.type) for field in table.schema):
+        raise DataError(f"{path} is not written in UTF-8; save it so.")
+    return table
+
+
+def _labels(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
+    if "y" not in table.column_names:
         there = ", ".join(map(repr, table.column_names)) or "none"
         raise DataError(
             f"{path} has no column 'y' of labels (its columns: {there}); rename the column that holds them "
             "to 'y'."
         )
-    for name in _RESERVED[1:-1] if labels else ():
+    columns = {}
+    for name in ("y", "split", "groups"):
         if name in table.column_names:
             if empty := table[name].null_count:
                 raise DataError(
@@ -136,42 +178,73 @@ def _read_parquet(
                     "their rows."
                 )
             columns[name] = _plain(table[name])
+    return columns
+
+
+def _features(table: "Table") -> tuple[list[str], list[str]]:
+    """The columns that are features, and those that are neither features nor reserved."""
+    import pyarrow as pa
+
+    numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
+    others = [field for field in table.schema if field.name not in _RESERVED]
+    features = [
+        field.name
+        for field in others
+        if any(are(field.type) for are in numbers)
+        and field.name not in index
+        and not _INDEX.fullmatch(field.name)
+    ]
+    return features, [field.name for field in others if field.name not in features]
+
+
+def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArray[np.float32]:
     if "X" in table.column_names:
-        rows = table["X"]
-        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-        if not any(is_list(rows.type) for is_list in lists):
-            raise DataError(
-                f"column 'X' of {path} has type {rows.type}; each row must hold a list of numbers."
-            )
-        if rows.null_count:
-            first = pc.index(pc.is_null(rows), True).as_py()
-            raise DataError(
-                f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
-                f"{first}; remove or fill such rows."
-            )
-        if len(pc.unique(pc.list_value_length(rows))) > 1:
-            raise DataError(
-                f"column 'X' of {path} has rows of different lengths; each must hold the same features."
-            )
-        values = pc.list_flatten(rows).to_numpy()
-        columns["X"] = values.reshape(len(rows), len(values) // max(1, len(rows)))
-        names = ()
-    else:
-        numeric = [
-            field.name
-            for field in table.schema
-            if field.name not in _RESERVED
-            and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type))
-        ]
-        if missing := [name for name in names if name not in numeric]:
-            raise DataError(
-                f"{path} has no column {missing[0]!r} of numbers, one of the {len(names):,} features that "
-                "are needed; add it, or rename the column that holds it."
-            )
-        names = names or numeric
-        if names:
-            columns["X"] = np.column_stack([table[name].to_numpy().astype(np.float32) for name in names])
-    return columns, tuple(names)
+        return _inputs(_lists(table["X"], path), path)
+    if not features:
+        raise DataError(
+            f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each "
+            "feature."
+        )
+    x = np.empty((len(table), len(features)), np.float32)
+    with np.errstate(over="ignore"):
+        for i, name in enumerate(features):
+            x[:, i] = _numbers(table[name])
+    return _inputs(x, path)
+
+
+def _numbers(column: "ChunkedArray") -> NDArray[Any]:
+    """A column of numbers or booleans; an empty cell is NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.uint8()).to_numpy()
+    return (column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).to_numpy()
+
+
+def _lists(rows: "ChunkedArray", path: Path) -> NDArray[Any]:
+    """The rows of a column of equally long lists."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(rows.type) for is_list in lists):
+        raise DataError(
+            f"column 'X' of {path} has type {rows.type}; each row must hold a list of numbers; rename it if "
+            "it is one feature of many."
+        )
+    if rows.null_count:
+        first = pc.index(pc.is_null(rows), True).as_py()
+        raise DataError(
+            f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
+            f"{first}; remove or fill such rows."
+        )
+    if len(pc.unique(pc.list_value_length(rows))) > 1:
+        raise DataError(
+            f"column 'X' of {path} has rows of different lengths; each must hold the same features."
+        )
+    values = pc.list_flatten(rows).to_numpy()
+    return values.reshape(len(rows), len(values) // max(1, len(rows)))
 
 
 def _first_sentence(error: Exception) -> str:
@@ -186,11 +259,6 @@ def _plain(column: Any) -> NDArray[Any]:
 
 def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:
     if name not in columns:
-        if path.suffix == ".parquet":
-            raise DataError(
-                f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for "
-                "each feature."
-            )
         raise DataError(
             f"{path} has no array {name!r} (it has {', '.join(sorted(columns)) or 'neither X nor y'}); "
             "save both by np.savez(file, X=X, y=y)."
@@ -201,13 +269,23 @@ def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArra
 def _number_classes(
     y: NDArray[Any], names: NDArray[Any] | None, path: Path
 ) -> tuple[Int64[Tensor, "items"], tuple[str, ...]]:
-    if y.dtype.kind == "f" and np.array_equal(y, np.floor(y)):
-        y = y.astype(np.int64)
+    if y.dtype.kind == "f":
+        if len(bad := np.flatnonzero(~np.isfinite(y))):
+            raise DataError(
+                f"y in {path} is NaN or infinite in {counted(len(bad), 'row')}, the first is row {bad[0]}; "
+                "label or remove such rows."
+            )
+        if np.array_equal(y, np.floor(y)):
+            y = y.astype(np.int64)
     if y.dtype.kind not in "iuUSb":
         raise DataError(f"y in {path} has type {y.dtype}; labels are integers or strings.")
     if names is None or y.dtype.kind in "US":
         values, numbers = np.unique(y, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(_name(value) for value in values)
+    distinct, counts = np.unique(names, return_counts=True)
+    if names.ndim != 1 or len(distinct) < len(names):
+        wrong = f"{_name(distinct[counts.argmax()])!r} twice" if names.ndim == 1 else f"shape {names.shape}"
+        raise DataError(f"classes in {path} has {wrong}; give each class one name of its own.")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(names):
         raise DataError(
             f"y in {path} goes from {y.min()} to {y.max()}, but classes has {counted(len(names), 'name')}; "
@@ -223,7 +301,7 @@ def _name(value: Any) -> str:
 def _official(part: NDArray[Any] | None, n: int, path: Path) -> Split | None:
     if part is None:
         return None
-    known = [_PARTS.get(_name(value).lower()) for value in part.flat]
+    known = [PARTS.get(_name(value).lower()) for value in part.flat]
     if part.shape != (n,) or None in known:
         wrong = "a wrong length" if part.shape != (n,) else f"the value {part.flat[known.index(None)]!r}"
         raise DataError(

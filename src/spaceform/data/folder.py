@@ -9,12 +9,11 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.data.photos import decode
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 SMALL = 64  # pixels an edge: up to here, images of one size are held in memory
-_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
 def load_folder(folder: Path) -> Dataset:
@@ -22,8 +21,10 @@ def load_folder(folder: Path) -> Dataset:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one that has a sub-folder of images for each class.")
     children = _folders(folder)
-    parts = {_PARTS.get(child.name.lower()) for child in children}
+    parts = {PARTS.get(child.name.lower()) for child in children}
     divided = "train" in parts and None not in parts  # beside another folder, "train" is a class of vehicles
+    if not divided:
+        _require_classes(folder, children)
     roots = children if divided else [folder]
     classes = sorted({child.name for root in roots for child in _folders(root)})
     number = {name: i for i, name in enumerate(classes)}
@@ -47,7 +48,7 @@ def load_folder(folder: Path) -> Dataset:
     if empty:
         raise DataError(f"the class folder {empty[0]!r} in {folder} has no images; add some or remove it.")
     paths = tuple(path for path, _, _ in items)
-    part = np.array([_PARTS[name] if divided else "" for _, _, name in items])
+    part = np.array([PARTS[name] if divided else "" for _, _, name in items])
     train, val, test = (torch.from_numpy(np.flatnonzero(part == p)) for p in ("train", "val", "test"))
     pixels = _small_images(paths)
     return Dataset(
@@ -58,6 +59,18 @@ def load_folder(folder: Path) -> Dataset:
         official=Split(train, val, test) if divided else None,
         source=(folder,),
     )
+
+
+def _require_classes(folder: Path, children: list[Path]) -> None:
+    """Refuse what looks like a split of unknown names, whose parts would be taken for the classes."""
+    inside = [{grandchild.name for grandchild in _folders(child)} for child in children]
+    shared = sorted(set.intersection(*inside)) if len(inside) > 1 else []
+    if len(shared) > 1 and not any(map(_has_images, children)):
+        raise DataError(
+            f"{folder} has the folders {_some([child.name for child in children])}, and each of them has "
+            f"{_some(shared)}; call the former 'train', 'val' and 'test' if they are parts of the data, or "
+            "put the images straight into them if they are the classes."
+        )
 
 
 def _small_images(paths: tuple[Path, ...]) -> UInt8[Tensor, "items channels height width"] | None:
@@ -73,8 +86,20 @@ def _small_images(paths: tuple[Path, ...]) -> UInt8[Tensor, "items channels heig
     return torch.from_numpy(x[..., :1] if grey else x).permute(0, 3, 1, 2).contiguous()
 
 
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:4])) + (", …" if len(names) > 4 else "")
+
+
 def _folders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _has_images(folder: Path) -> bool:
+    return any(_is_image(child.name) for child in folder.iterdir())
+
+
+def _is_image(name: str) -> bool:
+    return Path(name).suffix.lower() in EXTENSIONS and not name.startswith(".")
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -82,9 +107,5 @@ def images_in(folder: Path) -> list[Path]:
     found = []
     for base, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [
-            Path(base, name)
-            for name in names
-            if Path(name).suffix.lower() in EXTENSIONS and not name.startswith(".")
-        ]
+        found += [Path(base, name) for name in names if _is_image(name)]
     return sorted(found)
