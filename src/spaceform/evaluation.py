@@ -16,7 +16,8 @@ from spaceform._calibration_fit import log_mean_softmax
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, StochasticHead
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
-from spaceform.run import Material, Model, Run, material
+from spaceform.recipe import RecipeError
+from spaceform.run import Material, Model, Run, changed, material
 
 _ROWS = 512  # embeddings that meet the head at once
 _COPIES = 10  # sampled copies of a data set, over which retrieval of a stochastic head is averaged
@@ -55,12 +56,18 @@ def evaluate(
     AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
     test items at most, the same for every run. Retrieval: mAP@R and Recall@k by the geometry's own
     similarity, for a stochastic head the mean over 10 sampled copies of the test set; and by the cosine of
-    what the net emits. What is drawn follows from `seed`.
+    what the net emits. What is drawn follows from `seed`. Data that changed since training are refused: the
+    split would be another, and what trained would test.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
         run.model.to(device)
     parts = material(run.recipe, dataset)
+    if changed(run.result.get("data", {}), parts.fingerprint):
+        raise RecipeError(
+            f"the data {run.recipe.data.name!r} is not what the run in {run.path} was trained on: "
+            "bring it back, or train again in another folder"
+        )
     measure = _retrieval if parts.dataset.task == "retrieval" else _classification
     with torch.inference_mode():
         found, outputs = measure(run, parts, workers, seed)

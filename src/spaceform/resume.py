@@ -12,7 +12,7 @@ from torch import Tensor
 from spaceform import checkpoint
 from spaceform.progress import Progress
 from spaceform.recipe import Recipe, RecipeError, Schedule
-from spaceform.run import Material, Model
+from spaceform.run import Material, Model, changed
 
 _SAVING = 0.05  # the share of time that checkpoints may cost
 
@@ -114,7 +114,8 @@ def restored(folder: Path, recipe: Recipe, parts: Material) -> State | None:
     tensors, state = saved
     if state["recipe"] != recipe.digest:
         raise RecipeError(f"the checkpoint in {folder} is of another recipe; choose another folder")
-    if state["data"] != parts.fingerprint:
+    kept = {"split": state["data"]} if isinstance(state["data"], str) else state["data"]
+    if changed(kept, parts.fingerprint):
         raise RecipeError(
             f"the data {recipe.data.name!r} is not what it was when the run in {folder} began: "
             "bring it back, or choose another folder"

@@ -1,13 +1,14 @@
 """A run is a folder.
 
 `train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
-`metrics.json`, `calibrators.json` and `outputs.npz`.
+`metrics.json`, `calibrators.json` and `outputs.npz`. Checkpoints, and then `result.json`, keep a fingerprint
+of the data.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from spaceform.heads import HEADS
 from spaceform.heads.base import Head
 from spaceform.recipe import Recipe, RecipeError, make, unknown
 
-Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path]"
+Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path] | str | Path"
 
 
 @final
@@ -65,6 +66,8 @@ class Material:
     classes: tuple[str, ...]
     """Names of the training classes, in the order of the head's outputs."""
     how: data.loader.Preprocessing
+    content: str
+    """The digest of the data before noise: `Dataset.content`."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -75,12 +78,20 @@ class Material:
         return 3, self.how.size, self.how.size
 
     @property
-    def fingerprint(self) -> str:
-        """Changes when the labels or the split change."""
+    def fingerprint(self) -> dict[str, str]:
+        """What a run keeps of its data: their `content`, and `split` for its labels and its split."""
         digest = hashlib.sha256(repr((self.input_shape, self.classes)).encode())
         for part in (self.split.train, self.split.val, self.split.test, self.targets):
             digest.update(part.numpy().tobytes())
-        return digest.hexdigest()
+        return {"content": self.content, "split": digest.hexdigest()}
+
+
+def changed(kept: Mapping[str, str], fingerprint: Mapping[str, str]) -> bool:
+    """Whether the data are no longer those of a run; what the run did not keep is not asked.
+
+    Finished runs of earlier versions kept nothing, their checkpoints only `split`.
+    """
+    return any(fingerprint[part] != kept[part] for part in kept.keys() & fingerprint.keys())
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
@@ -95,6 +106,7 @@ def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     dataset = load_data(recipe) if dataset is None else dataset
     if wanted.thumbnail is not None:
         dataset = data.thumbnails(dataset, wanted.thumbnail)
+    content = dataset.content
     if wanted.task is not None:
         dataset = dataset.with_task(wanted.task)
     split = data.split(dataset, wanted.split_seed)
@@ -104,7 +116,8 @@ def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     if wanted.label_noise > 0:
         dataset = data.label_noise(dataset, split, wanted.label_noise, wanted.split_seed)
     targets, classes = data.targets(dataset.labels, split.train)
-    return Material(dataset, split, targets, tuple(dataset.classes[c] for c in classes.tolist()), how)
+    names = tuple(dataset.classes[c] for c in classes.tolist())
+    return Material(dataset, split, targets, names, how, content)
 
 
 def build_model(
@@ -126,9 +139,11 @@ class Run:
         self.path = path
         self.recipe = recipe
         self.result = result
-        """`epochs`, `best_epoch`, `score` (of validation), `seconds`."""
+        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, its data's fingerprint."""
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
+        self.columns: tuple[str, ...] = tuple(state.get("columns", ()))
+        """Names of the features, in order, where the file that it was trained on has them."""
         self.model = model.eval()
         self.how = read_preprocessing(state["preprocessing"])
 
@@ -187,7 +202,7 @@ class Run:
         return next(iter(self.calibrators), None)  # it is written first
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
-        """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos."""
+        """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
         return self.model.embed(self._batches(inputs, batch_size))
 
     @torch.inference_mode()
@@ -233,6 +248,7 @@ class Run:
         return self.model.head.confidence(self.embed(inputs, batch_size=batch_size))
 
     def _batches(self, inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
+        inputs = [inputs] if isinstance(inputs, str | Path) else inputs
         if isinstance(self.how, data.Photos) and not isinstance(inputs, Tensor | np.ndarray):
             for start in range(0, len(inputs), batch_size):
                 yield torch.stack([self.how.evaluate(Path(p)) for p in inputs[start : start + batch_size]])

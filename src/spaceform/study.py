@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,10 @@ from typing import Any, Literal, final
 import filelock
 import pandas as pd
 
-from spaceform import checkpoint
+from spaceform import checkpoint, data
 from spaceform._version import __version__
 from spaceform.recipe import Recipe, RecipeError, make
-from spaceform.run import read_json
+from spaceform.run import changed, read_json
 
 State = Literal["waiting", "running", "finished", "failed"]
 
@@ -78,7 +78,8 @@ class Study:
     def plan(cls, folder: str | Path, jobs: Iterable[Job], notes: Mapping[str, Any] | None = None) -> "Study":
         """Write a plan into a folder that is `locked`, or join it to the plan that is there.
 
-        A run that is already planned there with another recipe is refused: results never mix.
+        A run that is already there with another recipe, or was trained on data that changed since, is
+        refused: results never mix.
         """
         folder, wanted = Path(folder), tuple(jobs)
         if (folder / "study.json").exists():
@@ -94,6 +95,7 @@ class Study:
                 )
         union = tuple({**there, **{job.name: job for job in wanted}}.values())
         study = cls(folder, union, dict(notes or {}))
+        study._require_same_data({job.recipe.data.name for job in wanted})
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write_json(folder / "study.json", study._as_json())
         return cls(folder, wanted, study.notes)
@@ -162,6 +164,23 @@ class Study:
         table.to_parquet(part)
         os.replace(part, self.folder / "results.parquet")
         return table
+
+    def _require_same_data(self, names: Collection[str]) -> None:
+        """Load each of these data once, and compare it with what all finished runs kept of it."""
+        kept = [
+            (job, fingerprint)
+            for job in self.jobs
+            if job.recipe.data.name in names
+            and (path := self.path(job) / "result.json").exists()
+            and (fingerprint := read_json(path).get("data"))
+        ]
+        contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
+        for job, fingerprint in kept:
+            if changed(fingerprint, {"content": contents[job.recipe.data.name]}):
+                raise RecipeError(
+                    f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
+                    "on: bring it back, or choose another --out"
+                )
 
     def _as_json(self) -> dict[str, Any]:
         return {

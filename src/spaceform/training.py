@@ -188,6 +188,7 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: 
         "input_shape": parts.input_shape,
         "preprocessing": write_preprocessing(parts.how),
         "own_net": own_net,
+        "columns": parts.dataset.columns,
     }
     checkpoint.write_tensors(folder / "model.safetensors", now.best, state)
     _write_history(folder, now.history)
@@ -197,6 +198,7 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: 
         "score": now.plateau.best_score,
         "seconds": sum(record["seconds"] for record in now.history),
         "stopped": "patience" if now.plateau.stale >= recipe.budget.patience else "epochs",
+        "data": parts.fingerprint,
     }
     checkpoint.write_json(folder / "result.json", result)
     checkpoint.clear(folder)
