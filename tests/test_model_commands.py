@@ -18,7 +18,7 @@ from spaceform.compare import Conditions, recipes
 from spaceform.evaluation import evaluate
 from spaceform.export import export, graph
 from spaceform.predict import predict
-from spaceform.recipe import RecipeError, load
+from spaceform.recipe import RecipeError, load, replace
 from spaceform.run import Run
 from spaceform.training import train
 
@@ -276,3 +276,49 @@ def test_a_run_of_features_predicts_a_parquet_without_labels_and_refuses_nan(tmp
         run.predict_proba(X[0])
     with pytest.raises(ValueError, match="inputs are empty"):
         run.predict_proba(X[:0])
+
+
+def test_columns_of_a_parquet_are_taken_by_name(tmp_path: Path) -> None:
+    y = np.arange(60) % 2
+    X = np.random.default_rng(0).normal(size=(60, 3)) + np.outer(y, [9, 0, 0])
+    frame = pd.DataFrame(X, columns=["width", "height", "age"])
+    frame.assign(y=y).to_parquet(tmp_path / "f.parquet")
+    recipe = recipes(str(tmp_path / "f.parquet"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
+    train(recipe, tmp_path / "run", accelerator="cpu")
+    run = Run.load(tmp_path / "run")
+    assert run.columns == ("width", "height", "age")
+    wanted = run.embed(X.astype(np.float32))
+
+    def embedding(name: str, table: pd.DataFrame) -> torch.Tensor:
+        table.to_parquet(tmp_path / name)
+        return predict(run, [tmp_path / name]).embedding
+
+    turned = frame[["age", "width", "height"]]
+    torch.testing.assert_close(embedding("turned.parquet", turned), wanted)
+    more = turned.assign(weight=1.0, y="unknown", name="x")
+    torch.testing.assert_close(embedding("more.parquet", more[more.columns[::-1]]), wanted)
+    lists = pd.DataFrame({"X": list(X)})
+    torch.testing.assert_close(embedding("lists.parquet", lists), wanted)
+    np.savez(tmp_path / "rows.npz", X=X)
+    torch.testing.assert_close(predict(run, [tmp_path / "rows.npz"]).embedding, wanted)
+    for wrong in (more.drop(columns="height"), more.assign(height="tall")):
+        with pytest.raises(
+            ValueError, match=r"no column 'height' of numbers, one of the 3 features .*; add it"
+        ):
+            embedding("wrong.parquet", wrong)
+
+
+def test_a_single_path_is_a_photo(tmp_path: Path) -> None:
+    for name, colour in (("day", "white"), ("night", "black")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (70, 66 + i), colour).save(tmp_path / "photos" / name / f"{i}.png")
+    photo = tmp_path / "photos" / "day" / "0.png"
+    recipe = recipes(str(tmp_path / "photos"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
+    whole = {"net.name": "test_resnet", "net.hidden": None, "data.thumbnail": None}
+    for changes in ({}, whole):
+        run = train(replace(recipe, changes), tmp_path / f"run{len(changes)}", accelerator="cpu")
+        for one in (photo, str(photo)):
+            torch.testing.assert_close(run.predict_proba(one), run.predict_proba([photo]))
+        with pytest.raises(ValueError, match=r"nowhere\.png does not exist"):
+            run.predict_proba(str(tmp_path / "nowhere.png"))

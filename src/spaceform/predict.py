@@ -17,7 +17,7 @@ from torch import Tensor
 from spaceform import checkpoint, data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.export import graph
-from spaceform.run import Inputs, Run
+from spaceform.run import Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,10 +72,11 @@ def predict(
     """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet) with a run.
 
     `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
-    Probabilities are those of the exported graph: for stochastic heads, from fixed draws.
+    Probabilities are those of the exported graph: for stochastic heads, from fixed draws. The columns of a
+    Parquet file are taken by name where the run knows the names of its features.
     """
     module = graph(run, calibrator=calibrator)
-    items, inputs = read(sources)
+    items, inputs = read(sources, run.columns)
     if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
         inputs = _small_images(inputs, run.input_shape)
     if isinstance(inputs, list) and run.how is None:
@@ -86,8 +87,13 @@ def predict(
     return Prediction(items, run.classes, probabilities, confidence, z)
 
 
-def read(sources: Sequence[str | Path]) -> tuple[tuple[str, ...], Inputs]:
-    """Names and inputs: one array, or the images that are named or lie anywhere in the named folders."""
+def read(
+    sources: Sequence[str | Path], columns: Sequence[str] = ()
+) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
+    """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
+
+    Of a Parquet file with a column for each feature, `columns` says which to take and in which order.
+    """
     paths = [Path(source) for source in sources]
     for path in paths:
         if not path.exists():
@@ -96,7 +102,7 @@ def read(sources: Sequence[str | Path]) -> tuple[tuple[str, ...], Inputs]:
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
-        x = _array(arrays[0])
+        x = _array(arrays[0], columns)
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:
@@ -121,9 +127,9 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
     return np.stack(decoded)
 
 
-def _array(path: Path) -> NDArray[np.generic]:
+def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
     if path.suffix == ".parquet":
-        return data.features.read_inputs(path)
+        return data.features.read_inputs(path, columns)
     try:
         with path.open("rb") as file:  # numpy leaves a damaged file open
             found = np.load(file, allow_pickle=False)
