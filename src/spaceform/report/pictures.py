@@ -54,13 +54,15 @@ class Extremes:
 
 
 def extremes(group: Group, pictures: Pictures) -> list[Extremes]:
-    """One a head, from the run that stands for it."""
+    """One a head, from the run that stands for it; none of a single item, which is no extreme."""
     found = []
     for record in group.shown.values():
         outputs = record.outputs
         assert outputs is not None
         order = np.argsort(outputs.confidence, kind="stable")
         count = min(_GRID * _GRID, len(order) // 2)
+        if not count:
+            continue
         low, high = order[:count], order[::-1][:count]
         right = None if outputs.predicted is None else outputs.predicted == outputs.labels
         c = outputs.confidence
@@ -97,7 +99,7 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
         2.8,
         4,
         number="Figures 1 and 3",
-        missing=missing if not panels else "",
+        missing="" if panels else missing or "There are too few test items.",
     )
 
 
