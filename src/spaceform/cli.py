@@ -175,7 +175,8 @@ def data_get(
 @data_app.command("check")
 def data_check(
     what: Annotated[
-        str, typer.Argument(metavar="DATA", help="A name, a folder of images, or an .npz/.parquet file.")
+        str,
+        typer.Argument(metavar="DATA", help="A name, a folder of images, or an .npz, .parquet or .csv file."),
     ],
     photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ Sources = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILES",
-        help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet.",
+        help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet, .csv.",
     ),
 ]
 Chosen = Annotated[

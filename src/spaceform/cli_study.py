@@ -45,7 +45,7 @@ class Where(StrEnum):
 
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz or .parquet file.")
+    str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
 ]
 Heads = Annotated[str, typer.Option(help="Comma-separated names, or 'paper' for the paper's five, or 'all'.")]
 Settings = Annotated[

@@ -22,7 +22,7 @@ from spaceform.run import Run
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_ARRAYS = (".npz", ".npy", ".parquet")
+_ARRAYS = (".npz", ".npy", *data.features.TABLES)
 
 
 @final
@@ -69,7 +69,7 @@ class Prediction:
 def predict(
     run: Run, sources: Sequence[str | Path], *, calibrator: str | None = "auto", batch_size: int = 256
 ) -> Prediction:
-    """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet) with a run.
+    """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet, .csv) with a run.
 
     `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
     Probabilities are those of the exported graph: for stochastic heads, from fixed draws. The columns of a
@@ -92,13 +92,13 @@ def read(
 ) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
     """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
 
-    Of a Parquet file with a column for each feature, `columns` says which to take and in which order.
+    Of a Parquet or CSV file with a column for each feature, `columns` says which to take and in which order.
     """
     paths = [Path(source) for source in sources]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "there is no such file or folder", str(path))
-    arrays = [path for path in paths if path.suffix in _ARRAYS]
+    arrays = [path for path in paths if path.suffix.lower() in _ARRAYS]
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
@@ -128,7 +128,7 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
 
 
 def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
-    if path.suffix == ".parquet":
+    if path.suffix.lower() in data.features.TABLES:
         return data.features.read_inputs(path, columns)
     try:
         with path.open("rb") as file:  # numpy leaves a damaged file open

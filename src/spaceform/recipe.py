@@ -30,7 +30,7 @@ class Data(_Value):
     """Which data, split how, and what is done to its training part."""
 
     name: str = Field(min_length=1)
-    """A name in the catalogue (`mnist`, `digits`, ...), a folder of images, an `.npz` or `.parquet` file."""
+    """A name in the catalogue (`mnist`, ...), a folder of images, an `.npz`, `.parquet` or `.csv`."""
     task: Literal["classification", "retrieval"] | None = None
     """Fixed-set or open-set; None is the data set's own."""
     split_seed: Natural = 0

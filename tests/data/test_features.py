@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from spaceform import predict
 from spaceform.data import DataError, check, load, split
-from spaceform.data.features import read_inputs
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 Y = np.arange(12) % 3
@@ -120,7 +120,7 @@ def test_csv_is_read_like_parquet(tmp_path, name):
     assert torch.equal(csv.inputs, parquet.inputs)
     assert torch.equal(csv.labels, parquet.labels)
     assert torch.equal(csv.official.test, parquet.official.test)
-    assert np.array_equal(read_inputs(tmp_path / name, ["f3", "f0"]), csv.inputs[:, [3, 0]])
+    assert np.array_equal(predict.read([tmp_path / name], ["f3", "f0"])[1], csv.inputs[:, [3, 0]])
     pd.read_csv(tmp_path / name).to_csv(tmp_path / name, index=False)
     assert load(tmp_path / name).columns == csv.columns
 
