@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from jaxtyping import config
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -102,6 +103,25 @@ def test_trains(name):
         optimiser.step()
     assert loss.item() < 0.7 * before
     assert (head.predict_proba(z, generator=seeded()).argmax(1) == y).float().mean() > 0.9
+
+
+@every_head
+def test_learns_digits_as_it_comes(name):
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images / 16).float(), torch.tensor(labels)
+    test = torch.arange(len(y)) % 5 == 0
+    torch.manual_seed(0)
+    net, head = nn.Linear(64, 16), HEADS[name](16, 10)
+    optimiser = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=3e-3)
+    for _ in range(8):
+        for rows in torch.nonzero(~test)[:, 0][torch.randperm(int((~test).sum()))].split(64):
+            loss = head(net(x[rows]), y[rows]).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    with torch.no_grad():
+        p = head.predict_proba(net(x[test]), generator=seeded())
+    assert (p.argmax(1) == y[test]).float().mean() > 0.88
 
 
 @every_head

@@ -107,10 +107,16 @@ class DirectionalHead(StochasticHead):
     # What follows.
 
     def reset_parameters(self) -> None:
-        """w̃_ji ~ N(0, σ), σ = λ (n−1) / ((1−λ²) √n): the same A(‖w̃_j‖) in every dimension."""
+        """w̃_ji ~ N(0, σ), σ = λ (n−1) / ((1−λ²) √n): the same A(‖w̃_j‖) in every dimension.
+
+        α is that of embeddings with coordinates of size 1, until `prepare` has seen some.
+        """
         nn.init.normal_(
             self.weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim)
         )
+
+        with torch.no_grad():
+            self.alpha.copy_(self._initial_alpha(torch.ones(1, self.dim)))
 
     @torch.no_grad()
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:

@@ -26,8 +26,9 @@ class VonMisesFisherHead(DirectionalHead):
     `prepare` sets α so that the embeddings do. `gamma` weighs KL(law of z ‖ uniform), added to the objective.
     `class_chunk` streams the class axis, computing it again in the backward pass.
 
-    β starts at 1, the paper's start for a network from scratch: there the bound is tightest and the gradient
-    quietest, and probabilities stay flat until β has grown. Pass `beta=16` for a pretrained network.
+    β and λ start where a usual rate (Adam's 1e-3) learns at once. The paper's start for a network from
+    scratch, `beta=1, init_ratio=0.4`, has the tightest bound and quietest gradient, but probabilities stay
+    flat until β has grown, which takes its high rates; `recipe.PAPER` has them.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class VonMisesFisherHead(DirectionalHead):
         *,
         samples: int = 10,
         normalizer: Literal["exact", "bounds"] = "exact",
-        init_ratio: float = 0.4,
-        beta: float = 1.0,
+        init_ratio: float = 0.95,
+        beta: float = 16.0,
         learn_beta: bool = True,
         gamma: float = 0.0,
         class_chunk: int | None = None,
