@@ -85,6 +85,14 @@ def test_json_round_trip_is_exact():
     assert r.replace(recipe, seed=4).digest != recipe.digest
 
 
+def test_what_was_begun_before_there_was_dropout_goes_on():
+    """Checkpoints and searches know their recipe by this digest."""
+    recipe = r.replace(r.PAPER["mnist/power_spherical"], seed=2)
+    assert recipe.digest == "400f7b8c8dbf96e80004de107eb0bc7049e121efc9cf17d438972b8ec84e9db2"
+    dropped = [r.replace(recipe, {"net.dropout": p}).digest for p in (0.1, 0.2)]
+    assert len({recipe.digest, *dropped}) == 3
+
+
 def test_a_recipe_is_frozen():
     recipe = r.QUICK["digits/standard"]
     with pytest.raises(ValueError, match="frozen"):
@@ -123,7 +131,7 @@ def test_settings(setting, key, value):
     [
         (
             ["optim.lrr=0.1"],
-            r"unknown key 'optim.lrr'; did you mean 'optim.lr'\? choose from optim.lr, .*\(29 in all\)",
+            r"unknown key 'optim.lrr'; did you mean 'optim.lr'\? choose from optim.lr, .*\(30 in all\)",
         ),
         (["lr=0.1"], r"unknown key 'lr'"),
         (["optim.lr=-1"], r"optim.lr must be greater than 0, got -1"),

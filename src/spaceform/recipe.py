@@ -164,8 +164,14 @@ class Recipe(_Value):
 
     @property
     def digest(self) -> str:
-        """Equal for equal recipes, and for no others."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Equal for equal recipes, and for no others.
+
+        `net.dropout` came later: unset, it is left out, so that what was begun without it goes on.
+        """
+        values = self.model_dump(mode="json")
+        if not self.net.dropout:
+            del values["net"]["dropout"]
+        canonical = json.dumps(values, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
