@@ -122,7 +122,8 @@ def test_degenerate_logits():
 def test_huge_logits_are_fitted_as_small_ones_are(kind, size):
     g = torch.Generator().manual_seed(0)
     logits, norm = torch.randn(300, 4, generator=g), torch.rand(300, generator=g) + 0.1
-    y = torch.where(torch.rand(300, generator=g) < 0.7, logits.argmax(1), torch.randint(4, (300,), generator=g))
+    guess = torch.randint(4, (300,), generator=g)
+    y = torch.where(torch.rand(300, generator=g) < 0.7, logits.argmax(1), guess)
     small, huge = (CALIBRATORS[kind]().fit(s * logits, y, norm) for s in (1.0, size))
     torch.testing.assert_close(huge(size * logits, norm), small(logits, norm), atol=2e-3, rtol=0)
     with pytest.raises(ValueError, match=r"logits reach 1e\+200: the model has diverged"):

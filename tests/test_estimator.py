@@ -111,6 +111,14 @@ def test_pickles_go_on_where_they_were(digits) -> None:
     np.testing.assert_array_equal(model.predict_proba(X_test), copy.predict_proba(X_test))
 
 
+def test_read_only_rows_are_learned_from_without_a_warning(digits) -> None:
+    X, y = (a[:300].copy() for a in (digits[0], digits[2]))
+    for array in (X, y):
+        array.flags.writeable = False
+    quick("cosine", max_epochs=1).fit(X, y)
+    quick("cosine").partial_fit(X, y, classes=np.arange(10))
+
+
 def test_partial_fit_learns_and_names_its_errors(digits) -> None:
     X, X_test, y, y_test = digits
     model = quick()

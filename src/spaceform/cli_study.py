@@ -117,10 +117,10 @@ def compare(
         raise RecipeError(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
-    length = (budget or Budget.quick).value
+    length = budget or Budget.quick
     dataset = load(data)
     conditions = Conditions(
-        length,
+        length.value,
         task.value if task else None,
         imbalance,
         label_noise,
@@ -133,7 +133,7 @@ def compare(
     temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
     planned = jobs(found, seeds_from(seeds), temperatures)  # a wrong plan leaves no folder behind
     folder = out or Path(f"spaceform-{dataset.name}")
-    notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": length}
+    notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": length.value}
     notes |= {"data_note": dataset.note} if dataset.note else {}
     with locked(folder):
         if search:

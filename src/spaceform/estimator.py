@@ -141,7 +141,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 "check y and sample_weight"
             )
         self._start(X, weight)
-        x, target, w = self._tensors(X, labels, weight, torch.as_tensor(X[:0]).dtype)
+        x, target, w = self._tensors(X, labels, weight, _dtype(X))
         parts = self._parts(labels)
         widths = (0, _HIDDEN) if self.hidden == "auto" else (self.hidden,)
         self.hidden_, rates = widths[0], [1.0] * self.max_epochs
@@ -201,7 +201,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self.classes_ = np.unique(np.asarray(classes))
             self._start(X, weight)
             self.hidden_ = 0 if self.hidden == "auto" else self.hidden
-            x = self._standardised(X, torch.as_tensor(X[:0]).dtype)
+            x = self._standardised(X, _dtype(X))
             self._network = self._new_network(x, self.hidden_)
             self.n_iter_ = 0
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
@@ -326,6 +326,10 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = self._standardised(X, dtype)
         return x, torch.as_tensor(labels).to(self.device), torch.as_tensor(weight).to(x)
+
+
+def _dtype(X: Array) -> torch.dtype:
+    return torch.float64 if X.dtype == np.float64 else torch.float32
 
 
 class _Rehearsal(NamedTuple):

@@ -125,6 +125,11 @@ def test_learns_digits_as_it_comes(name):
 
 
 @every_head
+def test_says_what_it_is_without_values(name):
+    assert f"num_classes={CLASSES}" in repr(make(name).to("meta"))
+
+
+@every_head
 def test_same_draws_same_values(name):
     head, (z, y) = make(name), draw()
     assert torch.equal(head(z, y, generator=seeded()), head(z, y, generator=seeded()))

@@ -122,7 +122,8 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         parts = [f"dim={self.dim}", f"num_classes={self.num_classes}"]
         if (tau := getattr(self, "log_beta", None)) is not None:
-            parts.append(f"beta={math.exp(tau.item()):.4g}, learn_beta={isinstance(tau, nn.Parameter)}")
+            parts += [] if tau.is_meta else [f"beta={math.exp(tau.item()):.4g}"]
+            parts.append(f"learn_beta={isinstance(tau, nn.Parameter)}")
         if self.class_chunk is not None:
             parts.append(f"class_chunk={self.class_chunk}")
         return ", ".join(parts)

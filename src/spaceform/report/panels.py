@@ -61,7 +61,7 @@ def training(group: Group) -> Figure:
         Panel("Training objective", curve("loss", "objective, each head's own", log=True)),
     ]
     if any("beta" in h for r in records for h in r.history[:1]):
-        panels.append(Panel("Temperature β", curve("beta", "β = exp τ", log=True)))
+        panels.append(Panel("Inverse temperature β", curve("beta", "β = exp τ", log=True)))
     return Figure(
         f"{group.key}-training",
         "Training",
