@@ -70,6 +70,17 @@ def test_features_meet_a_projection_under_equal_conditions(features, budget, tas
     assert z.shape == (64, 40)
 
 
+@pytest.mark.parametrize("width", [256, 257])
+def test_wide_features_are_thinned_in_classification(tmp_path, width):
+    x = np.random.default_rng(0).normal(size=(60, width)).astype(np.float32)
+    np.savez(tmp_path / "wide.npz", X=x, y=np.arange(60) % 6)
+    for task, dropout in (("classification", 0.5 if width > 256 else 0.0), ("retrieval", 0.0)):
+        found = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(task=task))
+        assert {recipe.net.dropout for recipe in found.values()} == {dropout}
+    other = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(net="projection"))
+    assert {recipe.net.dropout for recipe in other.values()} == {0.0}
+
+
 def test_standardised_features_train_at_any_scale(features):
     dataset = data.load(str(features))
     recipe = replace(recipes(str(features), ["cosine"], Conditions())["cosine"], {"budget.epochs": 2})

@@ -25,6 +25,10 @@ SPHERICAL = ("cosine", "arcface", "vmf", "power_spherical")
 """Heads with a temperature."""
 THUMBNAIL = 64
 _BATCH = 128
+_WIDE = 256
+"""With more features than this, half of them are left out at random in training: a projection of so many
+learns its examples by heart.
+"""
 _LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
 """Most epochs, most episodes an epoch, and epochs without a better score until the stop and until a cut."""
 
@@ -156,7 +160,10 @@ def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, 
         changes["data.thumbnail"] = THUMBNAIL
     if dataset.kind == "features":
         assert not isinstance(dataset.inputs, tuple)
-        changes["net.dim"] = min(dim, dataset.inputs.shape[1])
+        width = dataset.inputs.shape[1]
+        changes["net.dim"] = min(dim, width)
+        if width > _WIDE and task == "classification":
+            changes["net.dropout"] = 0.5
     recipe = replace(OWN[f"{kind}/{head}"], changes)
     return replace(recipe, _budget(recipe, dataset, budget))
 
