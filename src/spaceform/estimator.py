@@ -39,7 +39,7 @@ _HIDDEN = 256
 _WIDEST = 256
 """An embedding has no more coordinates than this, unless `dim` says so; wider features are scaled instead."""
 
-_START = dict.fromkeys(("vmf", "power_spherical"), {"init_ratio": 0.4, "beta": 1.0})
+_START = {head: {"init_ratio": 0.4, "beta": 1.0} for head in ("vmf", "power_spherical")}
 """The paper's start: better than the heads' own where rates follow the size of the class weights, as here."""
 
 _SMALLEST_HELD_OUT = 50
@@ -56,8 +56,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     "auto" tries 0 and 256 and keeps what has the lower held-out loss. It has `dim` coordinates; None: as many
     as features or classes, at most 256, but where more than 256 features meet no hidden layer the embedding
     is these features, each with a weight and an offset of its own. The head is one of `spaceform.HEADS` by
-    name, with `head_options` for its constructor (the stochastic ones start at the paper's β and λ). Training is AdamW on mini-batches (`batch_size=None`: a
-    sixteenth of the data, 32 to 256 rows) with `dropout` of features.
+    name, with `head_options` for its constructor; the stochastic ones start at the paper's β and λ. Training
+    is AdamW on mini-batches (`batch_size=None`: a sixteenth of the data, 32 to 256 rows) with `dropout` of
+    features.
 
     First a stratified `validation_fraction` is held out: the rate is halved when its loss stalls for
     `patience`/2 epochs, training stops when it stalls for `patience`, and a temperature is fitted on it at
