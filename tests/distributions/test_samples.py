@@ -173,6 +173,18 @@ def test_safe_at_the_axes_and_at_extreme_concentrations(family, dtype, dim):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dim", [3, 20])
+def test_a_second_derivative_along_the_path_is_refused(family, dim):
+    k = torch.tensor([2.0, 20.0], dtype=torch.float64, requires_grad=True)
+    loc = direction(dim, 5).double().expand(2, dim).clone().requires_grad_()
+    z = family(loc, k).rsample((4,))
+    by_loc, by_k = torch.autograd.grad(z[..., 0].square().sum(), (loc, k), create_graph=True)
+    for slope, wanted in ((by_k, k), (by_k, loc), (by_loc, k)):
+        with pytest.raises(RuntimeError, match=r"no second derivative: leave out|not have been used"):
+            torch.autograd.grad(slope.sum(), wanted, retain_graph=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_generator_makes_draws_reproducible(family):
     law = family(direction(16, 11).expand(3, 16), torch.tensor([0.0, 5.0, 300.0]))
     first = law.rsample((4, 2), torch.Generator().manual_seed(12))

@@ -125,6 +125,25 @@ def test_learns_digits_as_it_comes(name):
 
 
 @every_head
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_a_second_derivative_is_right_or_refused(name, chunk):
+    head = make(name, beta=4.0, class_chunk=chunk).double()
+    z, y = draw(batch=3)
+    z, v = z.detach().double().requires_grad_(), torch.randn(3, z.shape[1], dtype=torch.float64)
+
+    def slope(z):
+        return torch.autograd.grad(head(z, y, generator=seeded()).sum(), z, create_graph=True)[0]
+
+    if name in ("hyperbolic", "vmf", "power_spherical"):
+        with pytest.raises(RuntimeError, match=r"no second derivative: leave out|not have been used"):
+            torch.autograd.grad((slope(z) * v).sum(), z)
+        return
+    (curved,) = torch.autograd.grad((slope(z) * v).sum(), z)
+    ahead, behind = (slope((z.detach() + h * v).requires_grad_()) for h in (1e-5, -1e-5))
+    torch.testing.assert_close(curved, (ahead - behind).detach() / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+@every_head
 def test_says_what_it_is_without_values(name):
     assert f"num_classes={CLASSES}" in repr(make(name).to("meta"))
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from spaceform._autograd import first_order
 from spaceform.distributions._arguments import check_dim
 
 # (drop of the log-density at the ends of the table, cells), to invert and to differentiate. What the first
@@ -182,7 +182,7 @@ class _Angle(torch.autograd.Function):
         ctx.save_for_backward(delta, concentration)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, grad_cos: Tensor, grad_sin: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None]:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from spaceform._autograd import first_order
 from spaceform.distributions._marginal import fold_rows, unfold_rows
 
 # Below this dimension |g|² − (g·μ)² loses the norm of the tangent part, and it is formed explicitly.
@@ -64,7 +64,7 @@ class _Place(torch.autograd.Function):
         ctx.save_for_backward(loc, cos, sin, z, slope)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, grad: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from spaceform._autograd import first_order
 from spaceform.special import bounds, exact
 from spaceform.special.table import table
 
@@ -63,7 +63,7 @@ class MeanLength(torch.autograd.Function):
         return kappa * law.target_ratio(kappa, kappa, order)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (kappa,) = ctx.saved_tensors
         return grad * ctx.law.target_slope(kappa, kappa, ctx.order), None, None

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor
-from torch.autograd.function import once_differentiable
 
+from spaceform._autograd import first_order
 from spaceform.heads._evidence import Law
 from spaceform.heads.base import no_autocast
 
@@ -242,7 +242,7 @@ class _Kept(torch.autograd.Function):
         return torch.cat(logs) - beta * target.value
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with no_autocast(grad):
             return _kept_backward(ctx, grad)
@@ -290,7 +290,7 @@ class _Streamed(torch.autograd.Function):
         return log_sum.mean(1) - beta * _target(weight, y, mu, length, law, mu.shape[1] / 2 - 1).value
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with no_autocast(grad):
             return _streamed_backward(ctx, grad)

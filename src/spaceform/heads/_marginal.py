@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float, Int64
 from numpy.polynomial import chebyshev
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from spaceform._autograd import first_order
 from spaceform.distributions.von_mises_fisher import von_mises_fisher_angle
 
 REACH = 5.5  # |x| is clamped here, which one normal number in 26 million exceeds
@@ -135,7 +135,7 @@ class _Polar(torch.autograd.Function):
         return cos.clone(), sin.clone()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, g_cos: Tensor, g_sin: Tensor) -> tuple[Tensor | None, ...]:
         d_cos, d_sin = ctx.saved_tensors
         return (g_cos * d_cos + g_sin * d_sin).sum(1), None, None, None, None

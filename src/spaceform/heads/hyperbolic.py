@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from spaceform import poincare
+from spaceform._autograd import first_order
 from spaceform.geometry import PoincareBall
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.softmax import chunk_size
@@ -126,7 +126,7 @@ class _Logits(torch.autograd.Function):
         return asinh * (planes.n.T * (2 / math.sqrt(c)))
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_logits: Tensor) -> tuple[Tensor | None, ...]:
         points, normals, asinh, root, *rest = ctx.saved_tensors
         e, planes, c = _Embeddings(*rest[:4]), _Planes(*rest[4:]), ctx.c
@@ -169,7 +169,7 @@ class _Streamed(torch.autograd.Function):
         return lse - target
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         y, points, normals, lse, *rest = ctx.saved_tensors
         e, c, g = _Embeddings(*rest), ctx.c, g.unsqueeze(-1)

@@ -1,0 +1,48 @@
+"""Backward passes by hand that are not to be differentiated again."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Backward = Callable[..., Any]
+
+
+@final
+class _Refusal(torch.autograd.Function):
+    """A gradient as it is, with an edge to all that it depends on; no derivative."""
+
+    @staticmethod
+    def forward(_: Any, gradient: Tensor, *__: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        raise NotImplementedError("this function has no second derivative: leave out create_graph=True")
+
+
+def first_order(backward: Backward) -> Backward:
+    """`once_differentiable` that refuses a second derivative on every path.
+
+    torch's own leaves no edge from a gradient to the saved tensors: what the second derivative owes to these
+    would be missing without a word where the rest of it comes another way.
+    """
+    once = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def refusing(ctx: Any, *grads: Any) -> Any:
+        found = once(ctx, *grads)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # without create_graph
+            return found
+        owed = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
+        refused = (g if g is None else _Refusal.apply(g.detach(), *owed) for g in _as_tuple(found))
+        return tuple(refused)
+
+    return refusing
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
