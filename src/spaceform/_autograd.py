@@ -15,9 +15,15 @@ Backward = Callable[..., Any]
 class _Refusal(torch.autograd.Function):
     """A gradient as it is, with an edge to all that it depends on; no derivative."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(_: Any, gradient: Tensor, *__: Tensor) -> Tensor:
+    def forward(gradient: Tensor, *_: Tensor) -> Tensor:
         return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        """Nothing to keep; but `torch.func` asks for it."""
 
     @staticmethod
     def backward(*_: Any) -> Any:
