@@ -31,6 +31,14 @@ def log_mean_softmax(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "
     return logp[0] if len(logp) == 1 else torch.logsumexp(logp, 0) - float(np.log(len(logp)))
 
 
+def with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "draws batch classes"]:
+    """Huge logits in double precision, which the curvature of their loss needs."""
+    largest = float(L.abs().max())
+    if largest > 1e100:
+        raise ValueError(f"logits reach {largest:.0e}: the model has diverged; train it at a lower rate")
+    return L.double() if largest > 1e15 else L
+
+
 def loss(
     L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
 ) -> Losses:

@@ -34,6 +34,7 @@ from spaceform._calibration_fit import (
     monotone,
     ramps,
     vector_loss,
+    with_finite_squares,
 )
 from spaceform.metrics.inputs import Array, as_finite, as_labels
 
@@ -50,8 +51,6 @@ __all__ = [
 
 _T = TypeVar("_T")
 _FOLDS = 5
-_LARGEST_SINGLE, _LARGEST = 1e15, 1e100
-"""Logits beyond the first are fitted in double precision; beyond the second their squares leave it."""
 
 
 class Calibrator(ABC):
@@ -391,11 +390,7 @@ def _fitting_data(
     logits: Array, y: Array
 ) -> tuple[Float[Tensor, "draws batch classes"], Int[Tensor, " batch"]]:
     L = _draws(logits)
-    labels = as_labels(y, "y", L.shape[1], L.shape[2]).to(L.device)
-    largest = float(L.abs().max())
-    if largest > _LARGEST:
-        raise ValueError(f"logits reach {largest:.0e}: the model has diverged; train it at a lower rate")
-    return (L.double() if largest > _LARGEST_SINGLE else L), labels
+    return with_finite_squares(L), as_labels(y, "y", L.shape[1], L.shape[2]).to(L.device)
 
 
 def _fitted(value: _T | None, kind: str) -> _T:

@@ -73,7 +73,7 @@ def predict(
 
     `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
     Probabilities are those of the exported graph: for stochastic heads, from fixed draws. The columns of a
-    Parquet file are taken by name where the run knows the names of its features.
+    table are taken by name where the run knows the names of its features.
     """
     module = graph(run, calibrator=calibrator)
     items, inputs = read(sources, run.columns)
