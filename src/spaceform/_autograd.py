@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Backward = Callable[..., Any]
+Backward = Callable[..., tuple[Any, ...]]
 
 
 @final
@@ -34,21 +34,16 @@ def first_order(backward: Backward) -> Backward:
     """`once_differentiable` that refuses a second derivative on every path.
 
     torch's own leaves no edge from a gradient to the saved tensors: what the second derivative owes to these
-    would be missing without a word where the rest of it comes another way.
+    would be missing without a word where the rest of it comes another way. `backward` returns a tuple.
     """
     once = once_differentiable(backward)
 
     @functools.wraps(backward)
-    def refusing(ctx: Any, *grads: Any) -> Any:
+    def refusing(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         found = once(ctx, *grads)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # without create_graph
             return found
         owed = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
-        refused = (g if g is None else _Refusal.apply(g.detach(), *owed) for g in _as_tuple(found))
-        return tuple(refused)
+        return tuple(g if g is None else _Refusal.apply(g.detach(), *owed) for g in found)
 
     return refusing
-
-
-def _as_tuple(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
