@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -97,3 +98,16 @@ def test_a_storage_that_cannot_be_used_is_named(tmp_path):
     with pytest.raises(RecipeError, match=r"the storage 'sqlite:////nowhere/at/all\.db' cannot be used"):
         search(RECIPE, tmp_path, trials=1, storage="sqlite:////nowhere/at/all.db")
     assert json.dumps([p.name for p in tmp_path.iterdir()]) == "[]"
+
+
+def test_data_that_changed_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    np.savez(tmp_path / "mine.npz", X=X, y=y)
+    recipe = replace(RECIPE, {"data.name": str(tmp_path / "mine.npz")})
+    _, before = search(recipe, tmp_path / "out", trials=1, workers=1)
+    np.savez(tmp_path / "mine.npz", X=X[::-1], y=y)
+    with pytest.raises(RecipeError, match=r"is not what the search .* began with: bring it back"):
+        search(recipe, tmp_path / "out", trials=2, workers=1)
+    np.savez(tmp_path / "mine.npz", X=X, y=y)
+    assert search(recipe, tmp_path / "out", trials=1, workers=1)[1] == before

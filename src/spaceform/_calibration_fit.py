@@ -25,12 +25,6 @@ class Value(NamedTuple):
     curvature: Float[Tensor, "p p"]
 
 
-def log_mean_softmax(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
-    """The log of (1/S) Σₛ softmax(ℓₛ): a head's prediction from its logit samples."""
-    logp = torch.log_softmax(L, -1)
-    return logp[0] if len(logp) == 1 else torch.logsumexp(logp, 0) - float(np.log(len(logp)))
-
-
 def with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "draws batch classes"]:
     """Huge logits in double precision, which the curvature of their loss needs."""
     largest = float(L.abs().max())

@@ -28,7 +28,6 @@ from spaceform._calibration_fit import (
     all_right,
     fit_inverse_temperature,
     last_decrease,
-    log_mean_softmax,
     loss,
     minimise,
     monotone,
@@ -36,6 +35,7 @@ from spaceform._calibration_fit import (
     vector_loss,
     with_finite_squares,
 )
+from spaceform.heads.base import log_mean_softmax
 from spaceform.metrics.inputs import Array, as_finite, as_labels
 
 __all__ = [

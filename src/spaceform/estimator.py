@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from spaceform.calibrators import TemperatureScaling
 from spaceform.heads import HEADS, Head
+from spaceform.heads.base import log_mean_softmax
 from spaceform.projection import ProjectionAndHead, Scaled, linear, with_hidden_layer
 
 Array = NDArray[Any]
@@ -235,7 +236,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         x = self._inputs(X)
         logits = self._network.logits(x)
         calibrated = getattr(self, "calibrator_", None)
-        log_p = calibrated(logits) if calibrated is not None else logits.log_softmax(-1).logsumexp(0)
+        log_p = calibrated(logits) if calibrated is not None else log_mean_softmax(logits)
         p: Array = log_p.softmax(-1).double().cpu().numpy()
         return p / p.sum(1, keepdims=True)
 
@@ -358,8 +359,7 @@ def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array
 
 
 def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor, inverse_temperature: float = 1.0) -> float:
-    log_p = (logits * inverse_temperature).log_softmax(-1).logsumexp(0) - math.log(len(logits))
-    nll = -log_p.gather(1, y[:, None])[:, 0]
+    nll = -log_mean_softmax(logits * inverse_temperature).gather(1, y[:, None])[:, 0]
     return float((nll * w).sum() / w.sum())
 
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform import calibrators, checkpoint, data, metrics
-from spaceform._calibration_fit import log_mean_softmax
 from spaceform.geometry import Sphere
-from spaceform.heads.base import Head, StochasticHead
+from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
 from spaceform.recipe import RecipeError
 from spaceform.run import Material, Model, Run, changed, material

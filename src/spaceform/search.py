@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final
 import optuna
 from optuna.trial import Trial, TrialState
 
-from spaceform import checkpoint
+from spaceform import checkpoint, data
 from spaceform.execution import Event, Pool, default_workers
 from spaceform.recipe import Recipe, RecipeError, flatten, replace
 from spaceform.run import read_json
@@ -68,11 +68,12 @@ def search(
     A trial is a training run whose score is the best validation score; those that fall behind the median of
     the others at the same epoch are cut short, diverged ones count as 0. TPE begins with the recipe as it is.
     Trials are kept in `storage` (SQLite in the folder unless given): the same call goes on where it stopped,
-    and several machines may share one. The caller holds the folder's lock.
+    and several machines may share one, as long as the data are the same. The caller holds the folder's lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = _open(recipe, folder, sampler, storage)
+    _require_same_data(study, recipe)
     _recover(study, folder)
     if sampler == "tpe" and not study.trials:
         study.enqueue_trial({key: flatten(recipe)[key] for key in _keys(recipe)})
@@ -193,6 +194,17 @@ def _open(recipe: Recipe, folder: Path, sampler: SamplerName, storage: str | Non
     except Exception as error:
         first = str(error).splitlines()[0]
         raise RecipeError(f"the storage {url!r} cannot be used ({first}); give another --storage") from error
+
+
+def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:
+    """Scores on other data are not comparable."""
+    content = data.load(recipe.data.name).content
+    if study.user_attrs.get("data", content) != content:
+        raise RecipeError(
+            f"the data {recipe.data.name!r} is not what the search {study.study_name} began with: "
+            "bring it back, or choose another --out"
+        )
+    study.set_user_attr("data", content)
 
 
 def _recover(study: optuna.Study, folder: Path) -> None:

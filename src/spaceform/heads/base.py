@@ -110,8 +110,7 @@ class Head(nn.Module, ABC):
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
     ) -> Float[Tensor, "batch classes"]:
         """The logarithm of p(y | z), margins and training tricks left out."""
-        samples = self.logit_samples(z, generator=generator).log_softmax(-1)
-        return samples[0] if len(samples) == 1 else samples.logsumexp(0) - math.log(len(samples))
+        return log_mean_softmax(self.logit_samples(z, generator=generator))
 
     def predict_proba(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -218,6 +217,12 @@ class StochasticHead(Head):
         z = self._checked(z)
         with no_autocast(z):
             return self._sample(self._promote(z), n, generator)
+
+
+def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
+    """The log of (1/S) Σₛ softmax(ℓₛ): a head's prediction from its logit samples."""
+    draws = logits.log_softmax(-1)
+    return draws[0] if len(draws) == 1 else draws.logsumexp(0) - math.log(len(draws))
 
 
 def _values_readable(x: Tensor) -> bool:
