@@ -108,7 +108,7 @@ def _fit(
         groups = parameter_groups(model, recipe.optim)
         rates = [group["lr"] for group in groups]
         ddp, optimizer = fabric.setup(model, torch.optim.SGD(groups))
-        parts = replace(parts, dataset=_on_device(parts.dataset, fabric.device))
+        parts = replace(parts, dataset=parts.dataset.to(fabric.device))
         sampler = data.EpisodicSampler(
             parts.targets,
             parts.split.train,
@@ -286,12 +286,6 @@ def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> TrainingError
         f"try a lower optim.lr (it is {recipe.optim.lr:g})"
         + (f" or optim.momentum (it is {recipe.optim.momentum:g})" if recipe.optim.momentum > 0.9 else "")
         + ", in another folder; the last good checkpoint is kept"
-    )
-
-
-def _on_device(dataset: data.Dataset, device: torch.device) -> data.Dataset:
-    return (
-        replace(dataset, inputs=dataset.inputs.to(device)) if isinstance(dataset.inputs, Tensor) else dataset
     )
 
 
