@@ -9,7 +9,6 @@ Prints mean ± s.e.m. of each variant and writes OUT/DATA-QUESTION.json with the
 import argparse
 import json
 import math
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from spaceform.environment import environment
 from spaceform.execution import in_processes, perform
 from spaceform.heads import HEADS
 from spaceform.heads._marginal import Marginal
 from spaceform.recipe import PAPER, QUICK, Recipe, replace
-from spaceform.study import Job, Study, environment, locked
+from spaceform.study import Job, Study, locked
 
 Changes = dict[str, Any]
 METRICS = (
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     for question in QUESTIONS if "all" in options.questions else options.questions:
         found = summary(answer(question, options))
-        made_with = environment() | {"command": "python " + " ".join(sys.argv)}
+        made_with = environment()
         record = {"question": question, "data": options.data, "made_with": made_with, "figures": found}
         path = options.out / f"{options.data}-{question}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

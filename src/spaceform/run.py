@@ -139,7 +139,9 @@ class Run:
         self.path = path
         self.recipe = recipe
         self.result = result
-        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, its data's fingerprint."""
+        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, its data's fingerprint;
+        `made_with`, the versions and the commit that ended it.
+        """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
         self.columns: tuple[str, ...] = tuple(state.get("columns", ()))

@@ -8,11 +8,7 @@ import spaceform._lab  # noqa: F401 (names the extra where it is missing)
 
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +19,7 @@ import filelock
 import pandas as pd
 
 from spaceform import checkpoint, data
-from spaceform._version import __version__
+from spaceform.environment import environment
 from spaceform.recipe import Recipe, RecipeError, make
 from spaceform.run import changed, read_json
 
@@ -260,32 +256,6 @@ def at_work(folder: str | Path) -> bool:
         return True
     lock.release()
     return False
-
-
-def environment() -> dict[str, Any]:
-    """Versions, hardware and commit: what a figure was made with."""
-    import numpy
-    import torch
-
-    commit = None
-    if shutil.which("git"):
-        here = Path(__file__).parent
-        asked = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
-        )
-        commit = asked.stdout.strip() or None
-    return {
-        "spaceform": __version__,
-        "commit": commit,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": " ".join(["spaceform", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 def _parse(folder: Path, plan: Any) -> Study:

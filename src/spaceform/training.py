@@ -21,6 +21,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from spaceform import checkpoint, data
 from spaceform._allocator import keep_freed_memory
+from spaceform.environment import versions
 from spaceform.evaluation import validation_score
 from spaceform.loggers import make_logger
 from spaceform.progress import Listener
@@ -199,6 +200,7 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: 
         "seconds": sum(record["seconds"] for record in now.history),
         "stopped": "patience" if now.plateau.stale >= recipe.budget.patience else "epochs",
         "data": parts.fingerprint,
+        "made_with": versions(),
     }
     checkpoint.write_json(folder / "result.json", result)
     checkpoint.clear(folder)

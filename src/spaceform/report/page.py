@@ -13,13 +13,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
+from spaceform.environment import environment
 from spaceform.report.contents import Contents, Part
 from spaceform.report.figures import Figure, inline, legend
 from spaceform.report.images import Encoded
 from spaceform.report.style import COLORS, display, number
 from spaceform.report.tables import frame, terms
 from spaceform.report.viewer import caption, packed
-from spaceform.study import environment
 from spaceform.verdict import Advice, footnote
 
 _MARKS = {
@@ -245,7 +245,7 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
         "single": len(one.winners) == 1,
         "sentence": _unbroken(_capital(said.removeprefix("no clear winner: ") if said else one.sentence)),
         "measure": one.measure.title,
-        "test": "Bold: the best, and those not significantly worse. p: Welch's t-test against the best, "
+        "test": "Bold: the best, and those next to it down to the first that is significantly worse. p: Welch's t-test against the best, "
         "Holm-corrected over the column."
         if tested
         else "A head with one figure only allows no test.",

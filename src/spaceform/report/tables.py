@@ -84,7 +84,8 @@ def summary(group: Group) -> Table:
     return Table(
         f"{group.key}-summary",
         f"Results on {group.title}",
-        "Mean ± standard error over seeds. Bold: the best, and those not significantly worse.",
+        "Mean ± standard error over seeds. "
+        "Bold: the best, and those next to it down to the first that is significantly worse.",
         tuple(Column(m.title, better="higher" if m.higher else "lower") for m in shown),
         _lines(group, [[cells[m.column].get(label, MISSING) for m in shown] for label in group.labels]),
     )
