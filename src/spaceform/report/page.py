@@ -245,8 +245,8 @@ def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
         "single": len(one.winners) == 1,
         "sentence": _unbroken(_capital(said.removeprefix("no clear winner: ") if said else one.sentence)),
         "measure": one.measure.title,
-        "test": "Bold: the best, and those next to it down to the first that is significantly worse. p: Welch's t-test against the best, "
-        "Holm-corrected over the column."
+        "test": "Bold: the best, and those next to it down to the first that is significantly worse. "
+        "p: Welch's t-test against the best, Holm-corrected over the column."
         if tested
         else "A head with one figure only allows no test.",
         "rows": [
