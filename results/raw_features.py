@@ -1,0 +1,25 @@
+"""Retrieval by features as they are: python results/raw_features.py FEATURES.npz
+
+Writes mAP@R and Recall@1 among the test classes of the open-set split, by the Euclidean distance and by the
+cosine, to results/cub200-features/features.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from spaceform import Euclidean, Sphere, data
+from spaceform.environment import versions
+from spaceform.metrics.retrieval import retrieval
+
+dataset = data.load(sys.argv[1]).with_task("retrieval")
+test = data.split(dataset, 0).test
+z, y = dataset.inputs[test].float(), dataset.labels[test]
+found: dict[str, object] = {"items": len(test), "classes": len(y.unique())}
+for name, geometry in (("euclidean", Euclidean()), ("cosine", Sphere())):
+    at = retrieval(z, y, geometry, k=(1,))
+    found[name] = {"map_at_r": at.map_at_r, "recall_at_1": at.recall[1]}
+made_with = versions() | {"command": f"python results/raw_features.py {Path(sys.argv[1]).name}"}
+out = Path(__file__).parent / "cub200-features" / "features.json"
+out.write_text(json.dumps({"made_with": made_with, **found}, indent=2) + "\n")
+print(out.read_text())
