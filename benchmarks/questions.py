@@ -164,8 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     for question in QUESTIONS if "all" in options.questions else options.questions:
         found = summary(answer(question, options))
-        made_with = environment()
-        record = {"question": question, "data": options.data, "made_with": made_with, "figures": found}
+        record = {"question": question, "data": options.data, "made_with": environment(), "figures": found}
         path = options.out / f"{options.data}-{question}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         print(f"\n{question} ({options.data})")

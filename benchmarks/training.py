@@ -139,8 +139,7 @@ def main() -> None:
         figures[title] = {"median": median(a) / median(b), "minimum": min(a) / min(b)}
         print(f"{title:40} median {figures[title]['median']:.3f}  minimum {figures[title]['minimum']:.3f}")
     if options.json:
-        made_with = environment()
-        record = {"made_with": made_with, "rounds": options.rounds, "figures": figures}
+        record = {"made_with": environment(), "rounds": options.rounds, "figures": figures}
         options.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
