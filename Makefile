@@ -35,7 +35,7 @@ $(DEV): pyproject.toml constraints.txt
 	@touch $(LAB)
 
 demo: $(LAB)
-	@$(BIN)/python -m spaceform.cli compare digits
+	@$(BIN)/python -m spaceform compare digits
 
 test: lint types tests
 

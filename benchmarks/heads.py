@@ -38,8 +38,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from spaceform._allocator import keep_freed_memory
 from spaceform.heads import HEADS, Head
+from spaceform.run.allocator import keep_freed_memory
 
 ROWS = [(3, 10, 130), (128, 100, 256), (512, 98, 128), (512, 9620, 64)]  # dim, classes, batch
 AUTHORS = {"vmf": [7.5, 27, 28, 4.6], "hyperbolic": [None, 130, 200, 300]}

@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from spaceform import SpaceformClassifier
-from spaceform.predictive import predictive
+from spaceform.heads._kernels.fixed_draws import predictive
 
 
 def main() -> None:

@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from spaceform.environment import environment
-from spaceform.execution import in_processes, perform
 from spaceform.heads import HEADS
-from spaceform.heads._marginal import Marginal
-from spaceform.recipe import PAPER, QUICK, Recipe, replace
-from spaceform.study import Job, Study, locked
+from spaceform.heads._kernels.marginal import Marginal
+from spaceform.run.environment import environment
+from spaceform.run.recipe import PAPER, QUICK, Recipe, replace
+from spaceform.study.folder import Job, Study, locked
+from spaceform.study.processes import in_processes, perform
 
 Changes = dict[str, Any]
 METRICS = (

@@ -20,14 +20,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from spaceform._allocator import keep_freed_memory
 from spaceform.data import Dataset, Split
-from spaceform.environment import environment
 from spaceform.heads import HEADS
-from spaceform.progress import Progress
-from spaceform.recipe import PAPER, Recipe, replace
-from spaceform.run import build_model
-from spaceform.training import parameter_groups, train
+from spaceform.run.allocator import keep_freed_memory
+from spaceform.run.environment import environment
+from spaceform.run.model import build_model
+from spaceform.run.progress import Progress
+from spaceform.run.recipe import PAPER, Recipe, replace
+from spaceform.run.train import parameter_groups, train
 
 
 def images() -> Dataset:

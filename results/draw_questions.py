@@ -15,8 +15,8 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 from spaceform.report.style import COLORS, INK, RC, display
-from spaceform.study import Study
-from spaceform.verdict import standard_error
+from spaceform.study.folder import Study
+from spaceform.study.verdict import standard_error
 
 RESULTS = Path(__file__).parent
 IMAGES = RESULTS.parent / "docs" / "images"

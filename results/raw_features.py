@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from spaceform import Euclidean, Sphere, data
-from spaceform.environment import versions
 from spaceform.metrics.retrieval import retrieval
+from spaceform.run.environment import versions
 
 dataset = data.load(sys.argv[1]).with_task("retrieval")
 test = data.split(dataset, 0).test

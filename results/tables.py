@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from spaceform.heads import HEADS
-from spaceform.published import PUBLISHED
-from spaceform.study import Study
-from spaceform.verdict import standard_error
+from spaceform.study.folder import Study
+from spaceform.study.published import PUBLISHED
+from spaceform.study.verdict import standard_error
 
 RESULTS = Path(__file__).parent
 PAGES = (RESULTS.parent / "README.md", RESULTS.parent / "docs" / "findings.md")

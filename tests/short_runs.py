@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from spaceform.recipe import QUICK, Recipe, replace
+from spaceform.run.recipe import QUICK, Recipe, replace
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from spaceform.cli import app
+from spaceform.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

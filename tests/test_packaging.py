@@ -69,7 +69,7 @@ def test_the_archives_hold_the_package_and_nothing_private(archives: Path) -> No
     with zipfile.ZipFile(wheel) as found:
         names = found.namelist()
         metadata = found.read(next(n for n in names if n.endswith("METADATA"))).decode()
-    assert {"spaceform/py.typed", "spaceform/recipes/paper.toml", "spaceform/cli.py"} <= set(names)
+    assert {"spaceform/py.typed", "spaceform/recipes/paper.toml", "spaceform/cli/app.py"} <= set(names)
     assert all(n.startswith(("spaceform/", "spaceform-")) for n in names)
     required = [
         line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line
@@ -113,7 +113,7 @@ asked = {
     "Run": lambda: spaceform.Run,
     "Isotonic": lambda: spaceform.calibrators.Isotonic().fit(torch.zeros(2, 2), torch.arange(2)),
 }
-for part in ("export", "predict", "training", "recipe", "checkpoint", "study", "search", "report"):
+for part in ("run.export", "run.predict", "run.train", "run.recipe", "study", "study.search", "report"):
     asked[part] = lambda part=part: __import__("spaceform." + part)
 for name, ask in asked.items():
     try:

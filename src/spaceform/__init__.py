@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spaceform._version import __version__
 
 if TYPE_CHECKING:
-    from spaceform import calibrators, distributions, metrics, poincare, special
+    from spaceform import calibrators, distributions, geometry, metrics, special
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         StandardHead,
         VonMisesFisherHead,
     )
-    from spaceform.run import Run
+    from spaceform.run.finished import Run
 
 __all__ = [
     "HEADS",
@@ -45,8 +45,8 @@ __all__ = [
     "__version__",
     "calibrators",
     "distributions",
+    "geometry",
     "metrics",
-    "poincare",
     "special",
 ]
 
@@ -67,7 +67,7 @@ _HOMES = {
     "run": ("Run",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("calibrators", "distributions", "metrics", "poincare", "special")
+_MODULES = ("calibrators", "distributions", "geometry", "metrics", "special")
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,9 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from spaceform.cli import main as run
+        from spaceform.cli.app import main as run
     except ModuleNotFoundError as error:
-        from spaceform.errors import exit_code, sentence
+        from spaceform.messages import exit_code, sentence
 
         print(f"error: {sentence(error)}", file=sys.stderr)
         sys.exit(exit_code(error))

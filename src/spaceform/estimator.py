@@ -72,7 +72,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     twice, to the last bit, and the order in which rows are given does not matter.
 
     The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones
-    (`spaceform.predictive`): the same row has the same probabilities in every batch.
+    (`spaceform.heads._kernels.fixed_draws`): the same row has the same probabilities in every batch.
 
     float64 input is computed in float64, float32 in float32, which is twice as fast.
     """

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.heads import Head
+from spaceform.heads._kernels.fixed_draws import predictive
 from spaceform.nets import thinned
-from spaceform.predictive import predictive
 
 _DRAWS = 64
 """Fixed draws of a stochastic head, at prediction."""

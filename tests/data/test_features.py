@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from spaceform import predict
 from spaceform.data import DataError, check, load, split
+from spaceform.run import predict
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 Y = np.arange(12) % 3

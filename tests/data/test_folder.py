@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from spaceform import predict
 from spaceform.data import DataError, load, split
+from spaceform.run import predict
 
 
 def test_photos_in_class_folders(tmp_path, write_folder):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import config
 
 from spaceform.heads import ArcFaceHead, CosineHead
-from spaceform.heads.softmax import additive_margin
+from spaceform.heads._kernels.softmax import additive_margin
 
 
 def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):

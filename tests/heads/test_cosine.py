@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spaceform.geometry import Sphere
 from spaceform.heads import ArcFaceHead, CosineHead, StandardHead
-from spaceform.heads.softmax import chunk_size
+from spaceform.heads._kernels.softmax import chunk_size
 
 
 def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from reference import gyro
 from reference.poincare import head_logits
-from spaceform import poincare
-from spaceform.geometry import PoincareBall
+from spaceform.geometry import PoincareBall, poincare
 from spaceform.heads import hyperbolic
 from spaceform.heads.hyperbolic import HyperbolicHead, hyperbolic_cross_entropy, hyperbolic_logits
 

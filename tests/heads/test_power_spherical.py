@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reference import vmf_loss as reference
 from spaceform import special
-from spaceform.heads._evidence import LAWS
+from spaceform.heads._kernels.evidence import LAWS
 from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.power_spherical import PowerSphericalHead
 

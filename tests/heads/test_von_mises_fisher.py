@@ -11,9 +11,9 @@ from torch import Tensor
 
 from reference import vmf_loss as reference
 from spaceform import special
-from spaceform.heads._evidence import LAWS
-from spaceform.heads._expected_softmax import expected_objective, spread_signs, tangents
-from spaceform.heads._marginal import Marginal
+from spaceform.heads._kernels.evidence import LAWS
+from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
+from spaceform.heads._kernels.marginal import Marginal
 from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 

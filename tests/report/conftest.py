@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from spaceform import metrics
-from spaceform.recipe import PAPER, Recipe, load, replace
-from spaceform.study import Job, Study
+from spaceform.run.recipe import PAPER, Recipe, load, replace
+from spaceform.study.folder import Job, Study
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

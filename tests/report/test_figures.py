@@ -6,13 +6,13 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from spaceform.recipe import load, replace
 from spaceform.report import figures, panels, probabilities
 from spaceform.report.axes import look, share
 from spaceform.report.figures import Figure, Panel
 from spaceform.report.records import collect
 from spaceform.report.style import CLASS_COLORS, COLORS, NAMES, SHADES, number
-from spaceform.study import Job
+from spaceform.run.recipe import load, replace
+from spaceform.study.folder import Job
 
 
 def test_a_figure_is_written_three_times_and_the_same_every_time(tmp_path) -> None:

@@ -111,10 +111,10 @@ def test_a_retrieval_page_and_several_data_sets(tmp_path, make_study) -> None:
 
 
 def test_the_command_writes_every_file_from_a_real_run(tmp_path) -> None:
-    from spaceform.cli import app
-    from spaceform.evaluation import evaluate
-    from spaceform.recipe import load
-    from spaceform.training import train
+    from spaceform.cli.app import app
+    from spaceform.run.evaluate import evaluate
+    from spaceform.run.recipe import load
+    from spaceform.run.train import train
 
     settings = ["budget.epochs=2", "budget.episodes=4", "net.dim=3"]
     evaluate(train(load("digits/cosine", settings), tmp_path / "run"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spaceform import poincare
+from spaceform.geometry import poincare
 from spaceform.report.projection import project
 
 

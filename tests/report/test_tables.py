@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 
-from spaceform.recipe import RecipeError
 from spaceform.report.records import collect
 from spaceform.report.tables import (
     MISSING,
@@ -22,6 +21,7 @@ from spaceform.report.tables import (
     summary,
 )
 from spaceform.report.typeset import comma_separated, latex, markdown
+from spaceform.run.recipe import RecipeError
 
 TABLE = Table(
     "t",

@@ -22,7 +22,7 @@ from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
-from spaceform.wording import counted
+from spaceform.messages import counted
 
 VARIABLE = "SPACEFORM_DATA"
 

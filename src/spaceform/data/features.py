@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
-from spaceform.wording import counted
+from spaceform.messages import counted
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table

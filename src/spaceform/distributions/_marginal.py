@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spaceform._autograd import first_order
 from spaceform.distributions._arguments import check_dim
+from spaceform.special._autograd import first_order
 
 # (drop of the log-density at the ends of the table, cells), to invert and to differentiate. What the first
 # leaves out is less probable than a few roundings of a uniform number.

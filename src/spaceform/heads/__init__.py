@@ -1,31 +1,61 @@
-"""Classification heads, by geometry."""
+"""Classification heads, by geometry.
+
+`HEADS` has every head by name: our own, then those that other packages give by the entry point
+`spaceform.heads`.
+"""
+
+import warnings
+from importlib.metadata import entry_points
 
 from spaceform.heads.arcface import ArcFaceHead
 from spaceform.heads.base import DeterministicHead, Head, StochasticHead
 from spaceform.heads.cosine import CosineHead
+from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
-HEADS: dict[str, type[Head]] = {
-    "standard": StandardHead,
-    "hyperbolic": HyperbolicHead,
-    "cosine": CosineHead,
-    "arcface": ArcFaceHead,
-    "vmf": VonMisesFisherHead,
-    "power_spherical": PowerSphericalHead,
-}
-
 __all__ = [
     "HEADS",
     "ArcFaceHead",
+    "Choice",
     "CosineHead",
     "DeterministicHead",
     "Head",
     "HyperbolicHead",
+    "LogUniform",
     "PowerSphericalHead",
     "StandardHead",
+    "Start",
     "StochasticHead",
+    "Uniform",
     "VonMisesFisherHead",
 ]
+
+HEADS: dict[str, type[Head]] = {
+    head.name: head
+    for head in (
+        StandardHead,
+        HyperbolicHead,
+        CosineHead,
+        ArcFaceHead,
+        VonMisesFisherHead,
+        PowerSphericalHead,
+    )
+}
+
+
+def _add_heads_of_other_packages() -> None:
+    for found in entry_points(group="spaceform.heads"):
+        try:
+            head = found.load()
+        except Exception as error:  # what a package of somebody else's raises, and ours must go on
+            warnings.warn(
+                f"the head {found.name!r} ({found.value}) cannot be imported: {error}", stacklevel=2
+            )
+            continue
+        HEADS[head.name] = head
+
+
+_add_heads_of_other_packages()

@@ -1,6 +1,7 @@
 """ARCFACE: the softmax of scaled cosines with an additive angular margin on the target, eq. 4."""
 
 import math
+from types import MappingProxyType
 from typing import final
 
 import torch
@@ -8,8 +9,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from spaceform.geometry import Sphere
+from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.softmax import cosine_cross_entropy, cosine_logits
+from spaceform.heads.declaration import LogUniform, Start, Uniform
 
 
 @final
@@ -21,7 +23,17 @@ class ArcFaceHead(DeterministicHead):
     reward a larger angle, the target goes on falling as −2 − cos(θ_y + m). The rest is as in `CosineHead`.
     """
 
+    name, title = "arcface", "ArcFace"
     geometry = Sphere()
+    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "margin": Uniform(0.0, 0.5)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.3, "beta": 16.0}),
+            "pixels": Start(
+                lr=0.1, weight_decay=1e-4, options={"margin": 0.3, "warmup_epochs": 3, "beta": 8.0}
+            ),
+        }
+    )
     margin: Tensor
 
     def __init__(

@@ -3,7 +3,8 @@
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Geometry
+from spaceform.heads.declaration import Range, Start
 
 
 class Head(nn.Module, ABC):
@@ -22,6 +24,16 @@ class Head(nn.Module, ABC):
     Values are checked on the CPU only, where it costs no synchronisation: there a label out of range or an
     embedding that is not finite raises; on other devices it is a device-side assertion or a NaN.
     """
+
+    name: ClassVar[str]
+    """What recipes and commands call it; the key of `HEADS`."""
+    title: ClassVar[str]
+    """What people read in tables and figures."""
+    confidence_symbol: ClassVar[str] = "‖z‖"
+    searched: ClassVar[Mapping[str, Range]] = {}
+    """Options of the constructor that a search may vary."""
+    defaults: ClassVar[Mapping[str, Start]] = {}
+    """Where a comparison starts, by kind of data: "features", "pixels"."""
 
     log_beta: Tensor
 

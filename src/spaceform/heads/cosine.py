@@ -1,5 +1,6 @@
 """COSINE: the softmax of scaled cosines, eq. 3."""
 
+from types import MappingProxyType
 from typing import final
 
 import torch
@@ -7,8 +8,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from spaceform.geometry import Sphere
+from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.softmax import cosine_cross_entropy, cosine_logits
+from spaceform.heads.declaration import LogUniform, Start
 
 
 @final
@@ -20,7 +22,15 @@ class CosineHead(DeterministicHead):
     A zero embedding has no direction: all its cosines are 0, and so is its gradient.
     """
 
+    name, title = "cosine", "Cosine"
     geometry = Sphere()
+    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.1, weight_decay=5e-4, options={"beta": 12.0}),
+            "pixels": Start(lr=0.1, weight_decay=1e-4, options={"beta": 8.0}),
+        }
+    )
 
     def __init__(
         self,

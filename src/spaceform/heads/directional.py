@@ -8,11 +8,11 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Sphere
-from spaceform.heads._evidence import Law
-from spaceform.heads._expected_softmax import expected_objective, spread_signs, tangents
-from spaceform.heads._marginal import Marginal
+from spaceform.heads._kernels.evidence import Law
+from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
+from spaceform.heads._kernels.marginal import Marginal
+from spaceform.heads._kernels.weight_draws import weight_logits
 from spaceform.heads.base import StochasticHead
-from spaceform.heads.predictive import weight_logits
 
 # A law beyond this concentration is a point, to the last bit of float32.
 _MOST_CONCENTRATED = 1e15
@@ -45,6 +45,7 @@ class DirectionalHead(StochasticHead):
     """
 
     geometry = Sphere()
+    confidence_symbol = "κ"
     alpha: Tensor
     signs: Tensor
 

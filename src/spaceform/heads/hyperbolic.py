@@ -10,6 +10,7 @@ one gemm, no factor that explodes at the boundary, and 4⟨z − p̃_j, ã_j⟩ 
 """
 
 import math
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import torch
@@ -17,11 +18,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from spaceform import poincare
-from spaceform._autograd import first_order
-from spaceform.geometry import PoincareBall
+from spaceform.geometry import PoincareBall, poincare
+from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.softmax import chunk_size
+from spaceform.heads.declaration import LogUniform, Start
+from spaceform.special._autograd import first_order
 
 _RADIUS = math.atanh(1 - poincare.MARGIN)
 """R where the projection of the embedding begins."""
@@ -247,6 +248,15 @@ class HyperbolicHead(DeterministicHead):
     near the boundary. Turn it off where the objective is added to other losses on z, or attributed to inputs.
     Logits and probabilities are always differentiated as they are.
     """
+
+    name, title = "hyperbolic", "Hyperbolic"
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1.0)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.01, weight_decay=5e-2, options={"curvature": 1e-3}),
+            "pixels": Start(lr=0.05, weight_decay=1e-4, options={"curvature": 1e-5}),
+        }
+    )
 
     def __init__(
         self,

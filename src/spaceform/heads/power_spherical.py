@@ -1,5 +1,6 @@
 """The Power Spherical head: eq. 8 with embeddings that need no rejection, and no Bessel function anywhere."""
 
+from types import MappingProxyType
 from typing import final
 
 import torch
@@ -12,7 +13,8 @@ from spaceform.distributions.power_spherical import (
     sample_power_spherical,
 )
 from spaceform.distributions.uniform import log_area
-from spaceform.heads._evidence import LAWS, Law
+from spaceform.heads._kernels.evidence import LAWS, Law
+from spaceform.heads.declaration import LogUniform, Start, Uniform
 from spaceform.heads.directional import DirectionalHead
 
 
@@ -30,6 +32,15 @@ class PowerSphericalHead(DirectionalHead):
     λ: weights start with A(κ) ≈ λ, and `prepare` sets α so that E[z] of the embeddings has length λ. `gamma`
     weighs KL(law of z ‖ uniform), added to the objective. `class_chunk` streams the class axis.
     """
+
+    name, title = "power_spherical", "Power Spherical"
+    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "init_ratio": Uniform(0.4, 0.99)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.3, weight_decay=3e-4, options={"init_ratio": 0.95, "beta": 16.0}),
+            "pixels": Start(lr=0.3, weight_decay=1e-4, options={"init_ratio": 0.95, "beta": 8.0}),
+        }
+    )
 
     def __init__(
         self,

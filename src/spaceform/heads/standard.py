@@ -1,5 +1,6 @@
 """STANDARD: the dot-product softmax, eq. 1."""
 
+from types import MappingProxyType
 from typing import final
 
 import torch
@@ -7,15 +8,20 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from spaceform.geometry import Euclidean
+from spaceform.heads._kernels.softmax import cross_entropy
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.softmax import cross_entropy
+from spaceform.heads.declaration import Start
 
 
 @final
 class StandardHead(DeterministicHead):
     """p(y | z) ∝ exp(w_y·z): no bias, no temperature. Class weights start Xavier-uniform, as in the paper."""
 
+    name, title = "standard", "Standard"
     geometry = Euclidean()
+    defaults = MappingProxyType(
+        {"features": Start(lr=0.03, weight_decay=5e-3), "pixels": Start(lr=0.05, weight_decay=1e-4)}
+    )
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)

@@ -1,6 +1,7 @@
 """The von Mises–Fisher head: embeddings and class weights are directions with a concentration (eq. 5–8)."""
 
 import math
+from types import MappingProxyType
 from typing import Literal, final
 
 import torch
@@ -9,7 +10,8 @@ from torch import Generator, Tensor
 
 from spaceform import special
 from spaceform.distributions.von_mises_fisher import sample_von_mises_fisher
-from spaceform.heads._evidence import LAWS, Law, MeanLength
+from spaceform.heads._kernels.evidence import LAWS, Law, MeanLength
+from spaceform.heads.declaration import LogUniform, Start, Uniform
 from spaceform.heads.directional import DirectionalHead, initial_concentration
 
 
@@ -30,6 +32,15 @@ class VonMisesFisherHead(DirectionalHead):
     scratch, `beta=1, init_ratio=0.4`, has the tightest bound and quietest gradient, but probabilities stay
     flat until β has grown, which takes its high rates; `recipe.PAPER` has them.
     """
+
+    name, title = "vmf", "vMF"
+    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "init_ratio": Uniform(0.4, 0.99)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.3, weight_decay=3e-4, options={"init_ratio": 0.95, "beta": 16.0}),
+            "pixels": Start(lr=0.3, weight_decay=1e-4, options={"init_ratio": 0.95, "beta": 8.0}),
+        }
+    )
 
     def __init__(
         self,

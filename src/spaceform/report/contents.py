@@ -10,7 +10,7 @@ from spaceform.report.pictures import Extremes, Neighbours
 from spaceform.report.projection import Projection
 from spaceform.report.records import Collection, Group
 from spaceform.report.tables import Table
-from spaceform.verdict import Advice, advice
+from spaceform.study.verdict import Advice, advice
 
 
 @final

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from spaceform import data
-from spaceform.errors import sentence
+from spaceform.messages import sentence
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]
 _LARGEST = 32

@@ -13,14 +13,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
-from spaceform.environment import environment
 from spaceform.report.contents import Contents, Part
 from spaceform.report.figures import Figure, inline, legend
 from spaceform.report.images import Encoded
 from spaceform.report.style import COLORS, display, number
 from spaceform.report.tables import frame, terms
 from spaceform.report.viewer import caption, packed
-from spaceform.verdict import Advice, footnote
+from spaceform.run.environment import environment
+from spaceform.study.verdict import Advice, footnote
 
 _MARKS = {
     "": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",

@@ -13,7 +13,7 @@ from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.records import Group, Record
 from spaceform.report.style import COLORS, DASHES, MARKERS, MUTED, PAPER, SHADES, display
 from spaceform.special import mean_resultant_length
-from spaceform.verdict import standard_error
+from spaceform.study.verdict import standard_error
 
 _DIMENSIONS = (2, 3, 8, 32, 128, 512)
 

@@ -13,12 +13,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaceform.errors import sentence
 from spaceform.heads import HEADS
-from spaceform.recipe import PAPER, Recipe, RecipeError
+from spaceform.messages import sentence
 from spaceform.report.style import NAMES, display, geometry
-from spaceform.run import read_json, read_recipe
-from spaceform.study import Job, Status, Study, figures
+from spaceform.run.finished import read_json, read_recipe
+from spaceform.run.recipe import PAPER, Recipe, RecipeError
+from spaceform.study.folder import Job, Status, Study, figures
 
 
 @final

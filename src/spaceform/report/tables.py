@@ -6,10 +6,10 @@ from typing import Final, final
 
 import pandas as pd
 
-from spaceform.published import PUBLISHED, beside
 from spaceform.report.records import Collection, Group, in_order
 from spaceform.report.style import display
-from spaceform.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.published import PUBLISHED, beside
+from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"

@@ -1,0 +1,1 @@
+"""Fused forward and backward passes of the heads."""

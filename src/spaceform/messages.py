@@ -1,0 +1,49 @@
+"""Sentences for people: errors with their exit codes, counted things."""
+
+_INPUT = (ValueError, OSError, ImportError, KeyError)
+"""What the user can put right: arguments, files, missing packages."""
+_EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
+_LAB = {
+    "lightning_fabric",
+    "timm",
+    "torchvision",
+    "sklearn",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "typer",
+    "rich",
+}
+_LAB |= {"optuna", "pooch", "tqdm", "matplotlib", "plotly", "jinja2", "safetensors", "PIL", "scipy"}
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what the user can put right, 1 for work that failed."""
+    return 2 if isinstance(error, _INPUT) else 1
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, in the words of whoever raised it."""
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name is not None
+        and not error.name.startswith("spaceform")
+    ):
+        source = _source(error.name.partition(".")[0])
+        return f"this command needs the package {error.name!r}; install it with: pip install {source}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _source(module: str) -> str:
+    """What to install for a module: one of our extras, or its own package."""
+    extra = "lab" if module in _LAB else _EXTRAS.get(module)
+    return module if extra is None else f"'spaceform[{extra}]'"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """1 item, 2 items, 1,000 items."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

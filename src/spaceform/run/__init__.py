@@ -1,0 +1,7 @@
+"""One run: from its recipe to a trained, measured and usable model."""
+
+import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+
+from spaceform.run.finished import Run
+
+__all__ = ["Run"]

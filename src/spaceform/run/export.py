@@ -1,0 +1,288 @@
+"""A run as one graph for other programs: inputs in; probabilities, confidence and the embedding out.
+
+The graph holds the z-score of pixels, the net, the head and, where the run was evaluated, a calibrator. The
+probabilities of stochastic heads come from fixed draws (`heads._kernels.fixed_draws` states how
+far they are from Monte Carlo): the same input gives the same output everywhere. The batch may be of any size.
+"""
+
+import io
+import json
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from spaceform.calibrators import Calibrator
+from spaceform.heads._kernels.fixed_draws import predictive
+from spaceform.heads.base import Head
+from spaceform.run import files
+from spaceform.run.finished import Run
+from spaceform.run.recipe import unknown
+
+OUTPUTS = ("probabilities", "confidence", "embedding")
+
+
+@final
+class Graph(nn.Module):
+    """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Head,
+        *,
+        scale: nn.Module | None = None,
+        calibrator: Calibrator | None = None,
+        draws: int = 64,
+    ) -> None:
+        super().__init__()
+        self.scale = scale if scale is not None else nn.Identity()
+        self.net = net
+        self.head = head
+        self.logits = predictive(head, draws=draws)
+        self.calibrate = _CALIBRATORS["none" if calibrator is None else calibrator.kind](
+            {} if calibrator is None else calibrator.to_dict()
+        )
+
+    def forward(
+        self, inputs: Float[Tensor, "batch *shape"]
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"], Float[Tensor, "batch dim"]]:
+        z = self.net(self.scale(inputs))
+        return *self.of_embeddings(z), z
+
+    def of_embeddings(
+        self, z: Float[Tensor, "batch dim"]
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
+        """Probabilities and confidence."""
+        confidence = self.head.confidence(z)
+        return self.calibrate(self.logits(z), confidence), confidence
+
+
+def graph(run: Run, *, calibrator: str | None = "auto", draws: int = 64) -> Graph:
+    """The run as a module in evaluation mode, on the CPU, in float32.
+
+    Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
+    one of those that `evaluate` fitted, "auto" for the one it found best, or None for the probabilities as
+    trained.
+    """
+    calibrator = run.best_calibrator if calibrator == "auto" else calibrator
+    if calibrator is not None and calibrator not in run.calibrators:
+        raise ValueError(
+            unknown("calibrator", calibrator, run.calibrators)
+            if run.calibrators
+            else f"{run.path} has no calibrators; run `spaceform evaluate {run.path}` first, or choose none"
+        )
+    how = run.how
+    scale = None if how is None or not how.mean else _ZScore(how.mean, how.std)
+    chosen = None if calibrator is None else run.calibrators[calibrator]
+    model = deepcopy(run.model).cpu().float()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            # A table may be a view of a larger one; a saved program wants tensors whole.
+            setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
+    return Graph(model.net, model.head, scale=scale, calibrator=chosen, draws=draws).eval()
+
+
+def export(
+    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int = 64
+) -> Path:
+    """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
+
+    Images go in as float32 of 0 to 1, channels first; the z-score is in the graph. The names of the classes
+    go along: as metadata `classes` (JSON) of the ONNX model, as the extra file `classes.json` of the program.
+    What was written is read back and compared on a batch before it is done.
+    """
+    run = run if isinstance(run, Run) else Run.load(run)
+    path = Path(path)
+    if path.suffix not in (".onnx", ".pt2"):
+        raise ValueError(f"path must end in .onnx or .pt2, got {str(path)!r}")
+    module = graph(run, calibrator=calibrator, draws=draws)
+    names = json.dumps(run.classes)
+    example = torch.rand(3, *run.input_shape, generator=torch.Generator().manual_seed(0))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch copies its own deprecated classes
+        # Of weights in channels-last memory; what was written is read back and compared below.
+        warnings.filterwarnings("ignore", message="No complete tensor found in the group")
+        program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+        if path.suffix == ".pt2":
+            archive = io.BytesIO()
+            torch.export.save(program, archive, extra_files={"classes.json": names})
+            files.write_bytes(path, archive.getvalue())
+            found = [x.detach().numpy() for x in torch.export.load(path).module()(example)]
+        else:
+            found = _write_onnx(program, path, example, names)
+    with torch.inference_mode():
+        for name, ours, theirs in zip(OUTPUTS, module(example), found, strict=True):
+            # The mean: a curve of isotonic regression may jump where rounding moves a probability across.
+            off = float(np.abs(ours.numpy() - theirs).mean() / (1 + np.abs(ours.numpy()).mean()))
+            if not off < 1e-4:
+                raise RuntimeError(
+                    f"{path} was written, but its output {name!r} differs from the model's by {off:.1e}"
+                )
+    return path
+
+
+def _write_onnx(
+    program: torch.export.ExportedProgram, path: Path, example: Tensor, names: str
+) -> list[np.ndarray]:
+    import onnx
+    import onnxruntime
+    from onnxscript import opset18 as op
+
+    def signbit(x: Any) -> Any:
+        """Part of copysign, which ONNX lacks; −0 counts as positive: nothing depends on its sign."""
+        zero: Any = op.Constant(value_float=0.0)
+        return op.Less(x, op.CastLike(zero, x))
+
+    own: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.prims.signbit.default: signbit}
+    made = torch.onnx.export(
+        program,
+        dynamo=True,
+        input_names=["inputs"],
+        output_names=list(OUTPUTS),
+        dynamic_shapes={"inputs": {0: "batch"}},
+        custom_translation_table=own,
+        verbose=False,
+    )
+    assert made is not None
+    model = made.model_proto
+    scale = "of 0 to 1, channels first" if example.ndim == 4 else "as they were trained on"
+    for key, value in (("classes", names), ("inputs", f"float32, {scale}")):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.checker.check_model(model)
+    files.write_bytes(path, model.SerializeToString())
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [np.asarray(x) for x in session.run(list(OUTPUTS), {"inputs": example.numpy()})]
+
+
+@final
+class _ZScore(nn.Module):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(
+        self, x: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch channels height width"]:
+        return (x - self.mean) / self.std
+
+
+# The calibrators as graphs: the arithmetic of `spaceform.calibrators` without its checks of values.
+
+
+@final
+class _Uncalibrated(nn.Module):
+    def __init__(self, state: dict[str, Any]) -> None:  # noqa: ARG002 (nothing was fitted)
+        super().__init__()
+
+    def forward(
+        self,
+        logits: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"],  # noqa: ARG002
+    ) -> Float[Tensor, "batch classes"]:
+        return logits.softmax(-1).mean(0)
+
+
+@final
+class _Temperature(nn.Module):
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        self.temperature = float(state["temperature"])
+
+    def forward(
+        self,
+        logits: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"],  # noqa: ARG002
+    ) -> Float[Tensor, "batch classes"]:
+        return (logits / self.temperature).softmax(-1).mean(0)
+
+
+@final
+class _NormAware(nn.Module):
+    """β(κ) is linear in log κ between knots: β_0 + Σ (β_{k+1} − β_k) ramp_k."""
+
+    start: Tensor
+    width: Tensor
+    rise: Tensor
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        at, beta = torch.tensor(state["log_confidence"]), torch.tensor(state["inverse_temperature"])
+        self.first = float(beta[0])
+        self.register_buffer("start", at[:-1].float())
+        self.register_buffer("width", at.diff().float())
+        self.register_buffer("rise", beta.diff().float())
+
+    def forward(
+        self, logits: Float[Tensor, "draws batch classes"], confidence: Float[Tensor, " batch"]
+    ) -> Float[Tensor, "batch classes"]:
+        x = confidence.clamp_min(torch.finfo(torch.float32).tiny).log()[:, None]
+        beta = self.first + (((x - self.start) / self.width).clamp(0, 1) * self.rise).sum(1)
+        return (logits * beta[:, None]).softmax(-1).mean(0)
+
+
+@final
+class _Vector(nn.Module):
+    factor: Tensor
+    offset: Tensor
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(state["scale"]).float())
+        self.register_buffer("offset", torch.tensor(state["offset"]).float())
+
+    def forward(
+        self,
+        logits: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"],  # noqa: ARG002
+    ) -> Float[Tensor, "batch classes"]:
+        return (self.factor * logits + self.offset).softmax(-1).mean(0)
+
+
+@final
+class _IsotonicCurves(nn.Module):
+    """Each class's curve as its first value and a sum of ramps between its corners; a jump is a step."""
+
+    x: Tensor
+    rise: Tensor
+    first: Tensor
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        x, y = torch.tensor(state["x"]).float(), torch.tensor(state["y"]).float()
+        self.register_buffer("x", x)
+        self.register_buffer("rise", y.diff(dim=1))
+        self.register_buffer("first", y[:, 0])
+
+    def forward(
+        self,
+        logits: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"],  # noqa: ARG002
+    ) -> Float[Tensor, "batch classes"]:
+        p = logits.softmax(-1).mean(0)[..., None]
+        low, width = self.x[:, :-1], self.x.diff(dim=1)
+        ramp = torch.where(width > 0, ((p - low) / width.clamp_min(1e-30)).clamp(0, 1), (p > low).float())
+        q = self.first + (ramp * self.rise).sum(-1)
+        return q / q.sum(1, keepdim=True)
+
+
+_CALIBRATORS: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
+    "none": _Uncalibrated,
+    "temperature": _Temperature,
+    "norm_aware_temperature": _NormAware,
+    "vector": _Vector,
+    "isotonic": _IsotonicCurves,
+}

@@ -1,0 +1,133 @@
+"""Files that are either whole or not there: safetensors and JSON, never pickle.
+
+A checkpoint is one safetensors file. Its header carries a JSON value (`state`) and a SHA-256 over that value
+and every tensor, so that a torn, altered or foreign file is known before anything in it is used.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT = "spaceform-1"
+CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+
+
+class CheckpointError(ValueError):
+    """A file that is torn, altered, or not one of ours."""
+
+
+def write_bytes(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+    """Write all of it or nothing: a temporary file beside it, fsync, rename, fsync of the folder.
+
+    What was there before is renamed to `keep`, where given.
+    """
+    try:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot write {path} ({error.strerror}); what was there before is untouched: "
+            "make room or choose another folder, and run the same command again",
+        ) from None
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, whole or not there."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: Path | None = None
+) -> None:
+    """Tensors and a JSON value in one file, whole or not there."""
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(state, allow_nan=False)
+    # one key, since the order of several is left to chance and equal states shall be equal files
+    metadata = {FORMAT: json.dumps({"sha256": _digest(held, text), "state": text})}
+    write_bytes(path, safetensors.torch.save(held, metadata), keep=keep)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; a CheckpointError where the file is not exactly that."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {path}") from None
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is torn or not a safetensors file ({error})") from None
+    if FORMAT not in metadata:
+        raise CheckpointError(f"{path} was not written by this program")
+    header = json.loads(metadata[FORMAT])
+    if _digest(tensors, header["state"]) != header["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
+    return tensors, json.loads(header["state"])
+
+
+def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Make this the current checkpoint of a run and keep the one before; one of them is always whole."""
+    write_tensors(folder / CURRENT, tensors, state, keep=folder / PREVIOUS)
+
+
+def latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest whole checkpoint of a run, or None; a damaged one is named and set aside."""
+    for path in (folder / CURRENT, folder / PREVIOUS):
+        if path.exists():
+            try:
+                return read_tensors(path)
+            except CheckpointError as error:
+                path.rename(aside := path.with_suffix(".damaged"))
+                warnings.warn(
+                    f"{error}; set aside as {aside.name}, going on from the one before", stacklevel=2
+                )
+    return None
+
+
+def clear(folder: Path) -> None:
+    """Remove the checkpoints of a run, and what a killed process left of an unfinished write."""
+    for path in (folder / CURRENT, folder / PREVIOUS, *folder.glob(".*.tmp")):
+        path.unlink(missing_ok=True)
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is durable once the folder is; some file systems cannot sync one, and need not."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,221 @@
+"""A run is a folder.
+
+`train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
+`metrics.json`, `calibrators.json` and `outputs.npz`. Checkpoints, and then `result.json`, keep a fingerprint
+of the data.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from spaceform import data
+from spaceform.calibrators import Calibrator, from_dict
+from spaceform.run import files
+from spaceform.run.material import read_preprocessing
+from spaceform.run.model import Model, build_model
+from spaceform.run.recipe import Recipe, RecipeError, make, unknown
+
+Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path] | str | Path"
+
+
+@final
+class Run:
+    """A finished run, read from its folder: `Run.load(path).predict_proba(images)`."""
+
+    def __init__(
+        self, path: Path, recipe: Recipe, result: dict[str, Any], state: dict[str, Any], model: Model
+    ) -> None:
+        self.path = path
+        self.recipe = recipe
+        self.result = result
+        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, its data's fingerprint;
+        `made_with`, the versions and the commit that ended it.
+        """
+        self.classes: tuple[str, ...] = tuple(state["classes"])
+        self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
+        self.columns: tuple[str, ...] = tuple(state.get("columns", ()))
+        """Names of the features, in order, where the file that it was trained on has them."""
+        self.model = model.eval()
+        self.how = read_preprocessing(state["preprocessing"])
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, net: nn.Module | None = None, device: str | torch.device = "cpu"
+    ) -> "Run":
+        """Read a run; `net` where it was trained with a module of your own."""
+        path = Path(path)
+        if not path.is_dir():
+            raise RecipeError(
+                f"there is no run {str(path)!r}; give the folder that `spaceform train --out` wrote"
+            )
+        recipe = read_recipe(path)
+        if recipe is None or not (path / "result.json").exists():
+            if (path / "study.json").exists():
+                inside = sorted(found.parent for found in path.glob("runs/*/result.json"))
+                example = f", for example {inside[0]}" if inside else ""
+                raise RecipeError(f"{path} is a study of many runs; give one of {path / 'runs'}{example}")
+            raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
+        try:
+            tensors, state = files.read_tensors(path / "model.safetensors")
+        except files.CheckpointError as error:
+            raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
+        if net is None and state["own_net"]:
+            raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
+        pretrained_not_needed = recipe.model_copy(
+            update={"net": recipe.net.model_copy(update={"pretrained": False, "weights": None})}
+        )
+        with torch.random.fork_rng():
+            model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
+        if recipe.precision == "64-true":
+            model.double()
+        model.load_state_dict(tensors)
+        return cls(path, recipe, read_json(path / "result.json"), state, model.to(device))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record an epoch: loss, validation score, learning rate, seconds."""
+        return [json.loads(line) for line in (self.path / "history.jsonl").read_text("utf-8").splitlines()]
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """What `evaluate` found."""
+        return read_json(self.path / "metrics.json")
+
+    @cached_property
+    def calibrators(self) -> dict[str, Calibrator]:
+        """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
+        path = self.path / "calibrators.json"
+        return {name: from_dict(state) for name, state in read_json(path).items()} if path.exists() else {}
+
+    @property
+    def best_calibrator(self) -> str | None:
+        """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
+        return next(iter(self.calibrators), None)  # it is written first
+
+    def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
+        """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
+        return self.model.embed(self._batches(inputs, batch_size))
+
+    @torch.inference_mode()
+    def predict_proba(
+        self,
+        inputs: Inputs,
+        *,
+        calibrator: str | None = "auto",
+        batch_size: int = 512,
+        seed: int | None = None,
+    ) -> Float[Tensor, "items classes"]:
+        """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
+
+        "auto" is `best_calibrator`. Stochastic heads predict from fixed draws, as `spaceform predict` and
+        exported graphs do: an item's probabilities depend on it alone. With a `seed` they draw anew.
+        """
+        from spaceform.run.export import graph
+
+        head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
+        if calibrator == "auto":
+            calibrator = self.best_calibrator
+        if calibrator is not None and calibrator not in self.calibrators:
+            raise RecipeError(
+                unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
+            )
+        if seed is None:
+            fixed, z = graph(self, calibrator=calibrator), z.cpu().float()
+            return torch.cat([fixed.of_embeddings(part)[0] for part in z.split(batch_size)])
+        generator = torch.Generator(z.device).manual_seed(seed)
+        if calibrator is None:
+            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
+        adjust = self.calibrators[calibrator]
+        return torch.cat(
+            [
+                adjust(head.logit_samples(part, generator=generator), head.confidence(part)).exp()
+                for part in z.split(batch_size)
+            ]
+        )
+
+    @torch.inference_mode()
+    def confidence(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, " items"]:
+        """How sure the net is of each embedding."""
+        return self.model.head.confidence(self.embed(inputs, batch_size=batch_size))
+
+    def _batches(self, inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
+        inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+        if isinstance(self.how, data.Photos) and not isinstance(inputs, Tensor | np.ndarray):
+            for start in range(0, len(inputs), batch_size):
+                yield torch.stack([self.how.evaluate(Path(p)) for p in inputs[start : start + batch_size]])
+            return
+        if not isinstance(inputs, Tensor | np.ndarray) and self.recipe.data.thumbnail is not None:
+            inputs = data.shrunk([Path(path) for path in inputs], self.recipe.data.thumbnail)
+        if not isinstance(inputs, Tensor | np.ndarray):
+            raise TypeError(
+                f"this run takes arrays of shape (items, {', '.join(map(str, self.input_shape))})"
+            )
+        x = torch.as_tensor(inputs)
+        if tuple(x.shape[1:]) != self.input_shape:
+            wanted = ", ".join(map(str, ("items", *self.input_shape)))
+            raise ValueError(
+                f"inputs must have shape ({wanted}), got {tuple(x.shape)}{self._remedy(tuple(x.shape))}"
+            )
+        if len(x) == 0:
+            raise ValueError("inputs are empty; give at least one item")
+        if isinstance(self.how, data.Pixels):
+            x = _pixels(x)
+        elif x.is_floating_point() and not x.isfinite().all():
+            first = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
+            raise ValueError(
+                f"inputs must be finite, but row {first} has NaN or infinite values; remove or fill such rows"
+            )
+        for part in x.split(batch_size):
+            yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()
+
+    def _remedy(self, shape: tuple[int, ...]) -> str:
+        """What to do with inputs of another shape, where it can be guessed."""
+        if shape == self.input_shape:
+            return "; give a single item as x[None]"
+        if len(self.input_shape) != 3:
+            return ""
+        channels, height, width = self.input_shape
+        if shape[1:] == (height, width, channels):
+            return "; put channels first, by np.moveaxis(x, -1, 1) or x.permute(0, 3, 1, 2)"
+        return "; add the axis of channels, x[:, None]" if shape[1:] == (height, width) else ""
+
+
+def _pixels(x: Tensor) -> Tensor:
+    """Integers are pixels of 0 to 255, other numbers shares of white, 0 to 1."""
+    if x.dtype == torch.uint8 or len(x) == 0:
+        return x
+    most = 1.0 if x.is_floating_point() else 255
+    low, high = x.amin().item(), x.amax().item()
+    if math.isnan(low):
+        raise ValueError("images must not hold NaN; remove such images, or fill the gaps")
+    if not (low >= 0 and high <= most):
+        kind = (
+            "floating-point images must lie in 0 to 1" if most == 1 else "integer images must lie in 0 to 255"
+        )
+        remedy = "; divide by the largest possible value" if math.isfinite(high) and low >= 0 else ""
+        raise ValueError(f"{kind}, got values from {low:g} to {high:g}{remedy}")
+    return (x * 255).round().to(torch.uint8) if most == 1 else x.to(torch.uint8)
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a run's folder, or None where there is none."""
+    path = folder / "recipe.json"
+    return make(read_json(path), source=str(path)) if path.exists() else None
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file; where it cannot be read, a sentence that names it."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read ({error})") from None

@@ -1,0 +1,91 @@
+"""What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from spaceform import data
+from spaceform.run.recipe import Recipe
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a recipe's data comes down to."""
+
+    dataset: data.Dataset
+    split: data.Split
+    targets: Int64[Tensor, " items"]
+    """Labels renumbered over the training classes; −1 for classes that do not train."""
+    classes: tuple[str, ...]
+    """Names of the training classes, in the order of the head's outputs."""
+    how: data.loader.Preprocessing
+    content: str
+    """The digest of the data before noise: `Dataset.content`."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, as the net meets it."""
+        if isinstance(self.dataset.inputs, Tensor):
+            return tuple(self.dataset.inputs.shape[1:])
+        assert isinstance(self.how, data.Photos)
+        return 3, self.how.size, self.how.size
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What a run keeps of its data: their `content`, and `split` for its labels and its split."""
+        digest = hashlib.sha256(repr((self.input_shape, self.classes)).encode())
+        for part in (self.split.train, self.split.val, self.split.test, self.targets):
+            digest.update(part.numpy().tobytes())
+        return {"content": self.content, "split": digest.hexdigest()}
+
+
+def changed(kept: Mapping[str, str], fingerprint: Mapping[str, str]) -> bool:
+    """Whether the data are no longer those of a run; what the run did not keep is not asked.
+
+    Finished runs of earlier versions kept nothing, their checkpoints only `split`.
+    """
+    return any(fingerprint[part] != kept[part] for part in kept.keys() & fingerprint.keys())
+
+
+def load_data(recipe: Recipe) -> data.Dataset:
+    """What the recipe names, photos shrunk where it says so: the part of `material` worth keeping."""
+    dataset = data.load(recipe.data.name)
+    return dataset if recipe.data.thumbnail is None else data.thumbnails(dataset, recipe.data.thumbnail)
+
+
+def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
+    """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
+    wanted = recipe.data
+    dataset = load_data(recipe) if dataset is None else dataset
+    if wanted.thumbnail is not None:
+        dataset = data.thumbnails(dataset, wanted.thumbnail)
+    content = dataset.content
+    if wanted.task is not None:
+        dataset = dataset.with_task(wanted.task)
+    split = data.split(dataset, wanted.split_seed)
+    if wanted.imbalance > 1:
+        split = data.imbalance(dataset, split, wanted.imbalance, wanted.split_seed)
+    how = data.preprocessing(dataset, split)
+    if wanted.label_noise > 0:
+        dataset = data.label_noise(dataset, split, wanted.label_noise, wanted.split_seed)
+    targets, classes = data.targets(dataset.labels, split.train)
+    names = tuple(dataset.classes[c] for c in classes.tolist())
+    return Material(dataset, split, targets, names, how, content)
+
+
+def write_preprocessing(how: data.loader.Preprocessing) -> dict[str, Any] | None:
+    """As JSON, to stand beside the weights."""
+    return None if how is None else {"kind": type(how).__name__, **asdict(how)}
+
+
+def read_preprocessing(value: dict[str, Any] | None) -> data.loader.Preprocessing:
+    """What `write_preprocessing` wrote."""
+    if value is None:
+        return None
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "kind"}
+    return {"Pixels": data.Pixels, "Photos": data.Photos}[value["kind"]](**fields)

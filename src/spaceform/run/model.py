@@ -1,0 +1,47 @@
+"""A net and a head as one module."""
+
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from spaceform import nets
+from spaceform.heads import HEADS
+from spaceform.heads.base import Head
+from spaceform.run.recipe import Recipe
+
+
+@final
+class Model(nn.Module):
+    """A net and a head: inputs and labels in, the objective of every example out."""
+
+    def __init__(self, net: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.net = net
+        self.head = head
+
+    def forward(
+        self, x: Float[Tensor, "batch *shape"], y: Int64[Tensor, " batch"]
+    ) -> Float[Tensor, " batch"]:
+        return self.head(self.net(x), y)
+
+    @torch.inference_mode()
+    def embed(self, batches: Iterator[Tensor]) -> Float[Tensor, "items dim"]:
+        """Embeddings in evaluation mode, on the model's device."""
+        one = next(self.parameters())
+        was_training = self.training
+        self.eval()
+        z = torch.cat([self.net(x.to(one.device, one.dtype)) for x in batches])
+        self.train(was_training)
+        return z
+
+
+def build_model(
+    recipe: Recipe, num_classes: int, input_shape: Sequence[int], net: nn.Module | None = None
+) -> Model:
+    """The recipe's net, or the given one in its place, and its head."""
+    options = recipe.net.model_dump()
+    built = nets.build(input_shape=input_shape, **options) if net is None else net
+    return Model(built, HEADS[recipe.head.name](recipe.net.dim, num_classes, **recipe.head.options))

@@ -1,0 +1,194 @@
+"""What a run says about new data, as a table: classes, calibrated probabilities, confidence, embeddings."""
+
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spaceform import data
+from spaceform.data.folder import EXTENSIONS, images_in
+from spaceform.run import files
+from spaceform.run.export import graph
+from spaceform.run.finished import Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_ARRAYS = (".npz", ".npy", *data.features.TABLES)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One row an item, in the order of `items`."""
+
+    items: tuple[str, ...]
+    """Paths of images, or row numbers of an array."""
+    classes: tuple[str, ...]
+    probabilities: Float[Tensor, "items classes"]
+    confidence: Float[Tensor, " items"]
+    embedding: Float[Tensor, "items dim"]
+
+    def table(self, *, top: int = 1, reject: float | None = None) -> "DataFrame":
+        """Columns item, class, probability, confidence; `class_2`, `probability_2`, … up to `top`.
+
+        With `reject`, a column `reject` is true where the probability is below it: send these to a human. As
+        the probabilities are calibrated, what is kept is right at least that often, on data like that of the
+        run's validation split.
+        """
+        import pandas as pd
+
+        if top < 1:
+            raise ValueError(f"top must be at least 1, got {top}")
+        if reject is not None and not 0 <= reject <= 1:
+            raise ValueError(f"reject must be a probability between 0 and 1, got {reject}")
+        p, j = self.probabilities.topk(min(top, len(self.classes)), dim=1)
+        names = np.array(self.classes, dtype=object)[j.numpy()].reshape(p.shape)
+        columns = {
+            "item": list(self.items),
+            "class": names[:, 0],
+            "probability": p[:, 0].numpy(),
+            "confidence": self.confidence.numpy(),
+        }
+        if reject is not None:
+            columns["reject"] = p[:, 0].numpy() < reject
+        for k in range(1, p.shape[1]):
+            columns |= {f"class_{k + 1}": names[:, k], f"probability_{k + 1}": p[:, k].numpy()}
+        return pd.DataFrame(columns)
+
+
+@torch.inference_mode()
+def predict(
+    run: Run, sources: Sequence[str | Path], *, calibrator: str | None = "auto", batch_size: int = 256
+) -> Prediction:
+    """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet, .csv) with a run.
+
+    `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
+    Probabilities are those of the exported graph: for stochastic heads, from fixed draws. The columns of a
+    table are taken by name where the run knows the names of its features.
+    """
+    module = graph(run, calibrator=calibrator)
+    items, inputs = read(sources, run.columns)
+    if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
+        inputs = _small_images(inputs, run.input_shape)
+    if isinstance(inputs, list) and run.how is None:
+        raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
+    z = run.embed(inputs, batch_size=batch_size).cpu().float()
+    parts = zip(*map(module.of_embeddings, z.split(batch_size)), strict=True)
+    probabilities, confidence = (torch.cat(part) for part in parts)
+    return Prediction(items, run.classes, probabilities, confidence, z)
+
+
+def read(
+    sources: Sequence[str | Path], columns: Sequence[str] = ()
+) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
+    """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
+
+    Of a Parquet or CSV file with a column for each feature, `columns` says which to take and in which order.
+    """
+    paths = [Path(source) for source in sources]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    arrays = [path for path in paths if path.suffix.lower() in _ARRAYS]
+    if arrays and len(paths) > 1:
+        raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
+    if arrays:
+        x = _array(arrays[0], columns)
+        return tuple(str(i) for i in range(len(x))), x
+    images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
+    if not images:
+        raise ValueError(
+            f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
+        )
+    return tuple(map(str, images)), images
+
+
+def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Images of the size that the run was trained on, as (items, channels, height, width)."""
+    channels, height, width = shape
+    decoded = []
+    for path in paths:
+        image = data.photos.decode(path).convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            raise ValueError(
+                f"{path} has {image.width}x{image.height} pixels, but this run takes {width}x{height}; "
+                "resize it"
+            )
+        decoded.append(np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1))
+    return np.stack(decoded)
+
+
+def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
+    if path.suffix.lower() in data.features.TABLES:
+        return data.features.read_inputs(path, columns)
+    try:
+        with path.open("rb") as file:  # numpy leaves a damaged file open
+            found = np.load(file, allow_pickle=False)
+            x = found if isinstance(found, np.ndarray) else found["X"]
+    except KeyError:
+        there = ", ".join(found.files) or "nothing"
+        raise ValueError(
+            f"{path} has no array 'X' (it has {there}); save the inputs by np.savez(file, X=X)"
+        ) from None
+    except ValueError:
+        raise ValueError(
+            f"{path} holds Python objects or no arrays at all, which are never read; save X.astype("
+            "np.float32) by np.savez(file, X=X)"
+        ) from None
+    except (OSError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read as arrays ({error}); copy it again, or write it by np.savez(file, X=X)"
+        ) from None
+    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
+        raise ValueError(
+            f"X of {path} must hold real numbers, got {x.dtype}; convert it by X.astype(np.float32)"
+        )
+    if x.ndim < 2 or len(x) == 0:
+        raise ValueError(f"X of {path} must have one row an item and at least one row, got shape {x.shape}")
+    x = x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x
+    if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
+        raise ValueError(
+            f"X of {path} has NaN or infinite values in {int((~finite).sum())} of {len(x)} rows, the first "
+            f"is row {int((~finite).argmax())}; remove or fill such rows"
+        )
+    return x
+
+
+def write_table(frame: "DataFrame", path: Path) -> None:
+    """CSV or Parquet, by the ending of the name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match path.suffix:
+        case ".csv":
+            files.write_bytes(path, frame.to_csv(index=False).encode())
+        case ".parquet":
+            files.write_bytes(path, frame.to_parquet(index=False))
+        case _:
+            raise ValueError(f"the output must end in .csv or .parquet, got {str(path)!r}")
+
+
+def write_embeddings(prediction: Prediction, path: Path) -> None:
+    """`embedding`, `confidence` and `item`: arrays of an .npz, or columns of a Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    z, confidence = prediction.embedding.numpy(), prediction.confidence.numpy()
+    match path.suffix:
+        case ".npz":
+            archive = io.BytesIO()
+            np.savez(archive, embedding=z, confidence=confidence, item=np.array(prediction.items))
+            files.write_bytes(path, archive.getvalue())
+        case ".parquet":
+            import pandas as pd
+
+            columns = {"item": list(prediction.items), "embedding": list(z), "confidence": confidence}
+            files.write_bytes(path, pd.DataFrame(columns).to_parquet(index=False))
+        case _:
+            raise ValueError(f"the output must end in .npz or .parquet, got {str(path)!r}")

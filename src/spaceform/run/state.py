@@ -1,0 +1,158 @@
+"""What the rest of a run depends on, as a value: saved whole, restored exactly."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from spaceform.run import files
+from spaceform.run.material import Material, changed
+from spaceform.run.model import Model
+from spaceform.run.progress import Progress
+from spaceform.run.recipe import Recipe, RecipeError, Schedule
+
+_SAVING = 0.05  # the share of time that checkpoints may cost
+
+
+@final
+@dataclass(frozen=True)
+class Plateau:
+    """When to cut the rates and when to stop, as a value: the best epoch so far and what came after it."""
+
+    best_score: float | None = None
+    best_epoch: int = -1
+    stale: int = 0
+    """Epochs since the best."""
+    since_cut: int = 0
+    """Epochs since the best or since the last cut."""
+    cuts: int = 0
+
+    def after(self, epoch: int, score: float, schedule: Schedule) -> "Plateau":
+        """Having seen the validation score of `epoch`."""
+        if self.best_score is None or score > self.best_score:
+            return Plateau(score, epoch, cuts=self.cuts)
+        if self.since_cut + 1 >= schedule.patience:
+            return replace(self, stale=self.stale + 1, since_cut=0, cuts=self.cuts + 1)
+        return replace(self, stale=self.stale + 1, since_cut=self.since_cut + 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class State:
+    """Everything that the rest of a run depends on: what a checkpoint holds."""
+
+    epoch: int
+    plateau: Plateau
+    history: list[dict[str, Any]]
+    model: dict[str, Tensor]
+    best: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+
+    def into(self, model: Model, optimizer: Any) -> None:
+        model.load_state_dict(self.model)
+        for name, parameter in model.named_parameters():
+            if name in self.momentum:
+                optimizer.state[parameter]["momentum_buffer"] = self.momentum[name].to(parameter.device)
+
+    def after(self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any) -> "State":
+        plateau = self.plateau.after(record["epoch"], record["score"], schedule)
+        state = optimizer.state
+        momentum = {
+            name: state[p]["momentum_buffer"]
+            for name, p in model.named_parameters()
+            if state.get(p, {}).get("momentum_buffer") is not None
+        }
+        best = copied(model) if plateau.best_epoch == record["epoch"] else self.best
+        return State(
+            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, momentum
+        )
+
+    def save(self, folder: Path, recipe: Recipe, parts: Material) -> None:
+        tensors = {
+            f"{part}/{name}": tensor
+            for part in ("model", "best", "momentum")
+            for name, tensor in getattr(self, part).items()
+        }
+        state = {
+            "recipe": recipe.digest,
+            "data": parts.fingerprint,
+            "epoch": self.epoch,
+            "plateau": asdict(self.plateau),
+            "history": self.history,
+        }
+        files.save(folder, tensors, state)
+
+    def progress(
+        self, recipe: Recipe, epoch: int, step: int, losses: Tensor, lr: float, done: bool = False
+    ) -> Progress:
+        seconds = [record["seconds"] for record in self.history[-10:]]
+        end = min(recipe.budget.epochs, max(self.plateau.best_epoch, 0) + recipe.budget.patience + 1)
+        return Progress(
+            epoch=epoch,
+            epochs=recipe.budget.epochs,
+            step=step,
+            steps=len(losses),
+            loss=losses[:step].mean().item(),
+            score=self.history[-1]["score"] if self.history else None,
+            best_score=self.plateau.best_score,
+            best_epoch=self.plateau.best_epoch,
+            lr=lr,
+            seconds_left=sum(seconds) / len(seconds) * (end - self.epoch - step / len(losses) * (not done))
+            if seconds
+            else None,
+            done=done,
+        )
+
+
+def restored(folder: Path, recipe: Recipe, parts: Material) -> State | None:
+    saved = files.latest(folder)
+    if saved is None:
+        return None
+    tensors, state = saved
+    if state["recipe"] != recipe.digest:
+        raise RecipeError(f"the checkpoint in {folder} is of another recipe; choose another folder")
+    kept = {"split": state["data"]} if isinstance(state["data"], str) else state["data"]
+    if changed(kept, parts.fingerprint):
+        raise RecipeError(
+            f"the data {recipe.data.name!r} is not what it was when the run in {folder} began: "
+            "bring it back, or choose another folder"
+        )
+    part: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "momentum": {}}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition("/")
+        part[kind][name] = tensor
+    return State(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
+
+
+def copied(model: Model) -> dict[str, Tensor]:
+    """The model's parameters and buffers as they are now."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@final
+class Clock:
+    """Tells the listener a few times a second, and lets checkpoints cost a small share of the time."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+        self._saved = self._told
+        self._cost = 0.0
+
+    def ticks(self) -> bool:
+        due = time.monotonic() - self._told > 0.2
+        self._told = time.monotonic() if due else self._told
+        return due
+
+    def save_is_due(self) -> bool:
+        return time.monotonic() - self._saved > self._cost / _SAVING
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._saved = time.monotonic()
+        self._cost = self._saved - began

@@ -1,0 +1,286 @@
+"""A study is many runs in one folder: planned once, executed anywhere, collected into one table.
+
+`study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row a run. The same plan again goes
+on: finished runs stay, broken ones are tried again. One process at a time works in a folder.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+import filelock
+import pandas as pd
+
+from spaceform import data
+from spaceform.run import files
+from spaceform.run.environment import environment
+from spaceform.run.finished import read_json
+from spaceform.run.material import changed
+from spaceform.run.recipe import Recipe, RecipeError, make
+
+State = Literal["waiting", "running", "finished", "failed"]
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """One run of a study."""
+
+    name: str
+    """`vmf-seed0`: also the name of its folder."""
+    label: str
+    """What its replications have in common in tables: `vmf`, or `vmf β=16`."""
+    recipe: Recipe
+
+
+@final
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands, read from its folder alone."""
+
+    job: Job
+    state: State
+    epoch: int = 0
+    score: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Study:
+    """A folder with a plan."""
+
+    folder: Path
+    jobs: tuple[Job, ...]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What a reader of the results must know: how the plan was made, what was shortened."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Study":
+        """Read the study of a folder."""
+        folder = Path(folder)
+        path = folder / "study.json"
+        if not path.exists():
+            raise RecipeError(f"{folder} holds no study; `spaceform compare DATA --out {folder}` makes one")
+        return _parse(folder, read_json(path))
+
+    @classmethod
+    def plan(cls, folder: str | Path, jobs: Iterable[Job], notes: Mapping[str, Any] | None = None) -> "Study":
+        """Write a plan into a folder that is `locked`, or join it to the plan that is there.
+
+        A run that is already there with another recipe, or was trained on data that changed since, is
+        refused: results never mix.
+        """
+        folder, wanted = Path(folder), tuple(jobs)
+        if (folder / "study.json").exists():
+            there = {job.name: job for job in cls.open(folder).jobs}
+        else:
+            there = {}
+        for job in wanted:
+            if job.name in there and there[job.name].recipe != job.recipe:
+                difference = _first_difference(there[job.name].recipe, job.recipe)
+                raise RecipeError(
+                    f"{folder} holds {job.name} with other settings already ({difference}); "
+                    "choose another --out"
+                )
+        union = tuple({**there, **{job.name: job for job in wanted}}.values())
+        study = cls(folder, union, dict(notes or {}))
+        study._require_same_data({job.recipe.data.name for job in wanted})
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(folder / "study.json", study._as_json())
+        return cls(folder, wanted, study.notes)
+
+    def path(self, job: Job) -> Path:
+        """The folder of a run."""
+        return self.folder / "runs" / job.name
+
+    def status(self, job: Job) -> Status:
+        """Where a run stands."""
+        return run_status(job, self.path(job))
+
+    def unfinished(self) -> list[Job]:
+        """Runs still to do, those that failed before included."""
+        return [job for job in self.jobs if self.status(job).state != "finished"]
+
+    def clear_failure(self, job: Job) -> None:
+        """Forget that a run failed, so that it is tried again from its last good state."""
+        (self.path(job) / "error.json").unlink(missing_ok=True)
+
+    def record_failure(self, job: Job, error: str) -> None:
+        """Keep the sentence of a failure beside the run."""
+        self.path(job).mkdir(parents=True, exist_ok=True)
+        files.write_json(self.path(job) / "error.json", {"error": error})
+
+    def adopt(self, job: Job, files: Mapping[str, bytes]) -> None:
+        """Take over a run that another machine finished: all of its files, or none."""
+        target = self.path(job)
+        part = target.with_name(f".{job.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for name, content in files.items():
+            if Path(name).name != name:
+                raise RecipeError(f"{job.name} came back with a file {name!r}, which is no plain name")
+            (part / name).write_bytes(content)
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+
+    def results(self) -> pd.DataFrame:
+        """One row a run: what it was, how it ended, what was measured."""
+        rows = []
+        for job in self.jobs:
+            status = self.status(job)
+            row: dict[str, Any] = {
+                "run": job.name,
+                "label": job.label,
+                "head": job.recipe.head.name,
+                "seed": job.recipe.seed,
+                "data": job.recipe.data.name,
+                "dim": job.recipe.net.dim,
+                "state": status.state,
+                "error": status.error,
+                "epochs": status.epoch,
+                "seconds": status.seconds,
+            }
+            if status.state == "finished":
+                found = figures(read_json(self.path(job) / "metrics.json"))
+                row |= {name: value for name, value in found.items() if name not in row}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def collect(self) -> pd.DataFrame:
+        """The results, also written to `results.parquet`."""
+        table = self.results()
+        part = self.folder / ".results.parquet.part"
+        table.to_parquet(part)
+        os.replace(part, self.folder / "results.parquet")
+        return table
+
+    def _require_same_data(self, names: Collection[str]) -> None:
+        """Load each of these data once, and compare it with what all finished runs kept of it."""
+        kept = [
+            (job, fingerprint)
+            for job in self.jobs
+            if job.recipe.data.name in names
+            and (path := self.path(job) / "result.json").exists()
+            and (fingerprint := read_json(path).get("data"))
+        ]
+        contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
+        for job, fingerprint in kept:
+            if changed(fingerprint, {"content": contents[job.recipe.data.name]}):
+                raise RecipeError(
+                    f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
+                    "on: bring it back, or choose another --out"
+                )
+
+    def _as_json(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "made_with": environment(),
+            "notes": dict(self.notes),
+            "runs": {
+                job.name: {"label": job.label, "recipe": job.recipe.model_dump(mode="json")}
+                for job in self.jobs
+            },
+        }
+
+
+def run_status(job: Job, folder: Path) -> Status:
+    """Where the run in a folder stands."""
+    if (folder / "metrics.json").exists():
+        result = read_json(folder / "result.json")
+        return Status(job, "finished", result["epochs"], result["score"], result["seconds"])
+    if (folder / "error.json").exists():
+        return Status(job, "failed", error=str(read_json(folder / "error.json")["error"]))
+    history = read_history(folder)
+    if not history:
+        return Status(job, "running" if (folder / "recipe.json").exists() else "waiting")
+    seconds = sum(float(record["seconds"]) for record in history)
+    return Status(job, "running", history[-1]["epoch"] + 1, max(r["score"] for r in history), seconds)
+
+
+def figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, with dotted names; under `calibrated.chosen` what the chosen calibrator gives."""
+    calibrated = metrics.get("calibrated", {})
+    chosen = calibrated.get(metrics.get("calibrator"))
+    return _flat({**metrics, "calibrated": {**calibrated, **({"chosen": chosen} if chosen else {})}})
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """One record an epoch; a last line that another process is still writing is left out."""
+    path = folder / "history.jsonl"
+    records = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[Path]:
+    """Hold the folder of a study, made if need be; a second process is refused."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"{folder} is a file; --out must be a folder")
+    ours = {".lock", "study.json", "search", "search.db", "trials"}
+    if folder.exists() and (there := {path.name for path in folder.iterdir()}) and not there & ours:
+        raise RecipeError(f"{folder} is not empty and holds no study; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=1.0)  # `at_work` holds it for an instant
+    except filelock.Timeout:
+        raise RecipeError(
+            f"another process is working on {folder}; wait for it, watch it with "
+            f"`spaceform status {folder}`, or choose another --out"
+        ) from None
+    try:
+        yield folder
+    finally:
+        lock.release()
+
+
+def at_work(folder: str | Path) -> bool:
+    """Whether a process holds the folder now."""
+    lock = filelock.FileLock(Path(folder) / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _parse(folder: Path, plan: Any) -> Study:
+    path = folder / "study.json"
+    try:
+        jobs = tuple(
+            Job(name, str(value["label"]), make(value["recipe"], source=f"{path}, run {name}"))
+            for name, value in plan["runs"].items()
+        )
+        return Study(folder, jobs, plan["notes"])
+    except (KeyError, TypeError, AttributeError):
+        raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
+
+
+def _first_difference(one: Recipe, other: Recipe) -> str:
+    a, b = _flat(one.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+    key = next(key for key in {**a, **b} if a.get(key) != b.get(key))
+    return f"{key} was {a.get(key)!r} and is now {b.get(key)!r}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

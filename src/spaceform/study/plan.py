@@ -1,0 +1,220 @@
+"""Plan a comparison: every head under the same conditions.
+
+The same split, net, dimension, budget and seeds for each head; what differs are the head's own options and
+its learning rates.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from spaceform import data, nets
+from spaceform.heads import HEADS
+from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, replace, shipped, unknown
+from spaceform.study.folder import Job
+
+BudgetName: TypeAlias = Literal["quick", "full", "paper"]
+OWN = shipped("own.toml")
+"""Where a comparison on own data begins, by kind of input and head."""
+SPHERICAL = ("cosine", "arcface", "vmf", "power_spherical")
+"""Heads with a temperature."""
+THUMBNAIL = 64
+_BATCH = 128
+_WIDE = 256
+"""With more features than this, half of them are left out at random in training: a projection of so many
+learns its examples by heart.
+"""
+_LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
+"""Most epochs, most episodes an epoch, and epochs without a better score until the stop and until a cut."""
+
+
+@final
+@dataclass(frozen=True)
+class Conditions:
+    """What a comparison asks for besides data, heads and seeds."""
+
+    budget: BudgetName = "quick"
+    task: data.dataset.Task | None = None
+    imbalance: float = 1.0
+    label_noise: float = 0.0
+    net: str | None = None
+    settings: Mapping[str, Any] | None = None
+    """Further changes of every recipe, dotted key to value."""
+
+
+def recipes(
+    name: str, heads: Sequence[str], conditions: Conditions, *, dataset: data.Dataset | None = None
+) -> dict[str, Recipe]:
+    """A recipe for each head, seed 0."""
+    for head in heads:
+        if head not in HEADS:
+            raise RecipeError(unknown("head", head, HEADS))
+    dataset = data.load(name) if dataset is None else dataset
+    task = conditions.task or dataset.task
+    found = {head: _base(name, head, dataset, task, conditions.budget) for head in heads}
+    changes: dict[str, Any] = {}
+    if task != dataset.task:
+        changes["data.task"] = task
+    if conditions.imbalance != 1.0:
+        changes["data.imbalance"] = conditions.imbalance
+    if conditions.label_noise:
+        changes["data.label_noise"] = conditions.label_noise
+    if conditions.net is not None:
+        changes |= {"net.name": conditions.net, "net.hidden": None}
+        changes |= {"net.standardize": False, "net.dropout": 0.0}
+        changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
+    changes |= conditions.settings or {}
+    changed = {head: replace(recipe, changes) for head, recipe in found.items()}
+    if any(key.startswith("net.") for key in changes):
+        for net in {recipe.net for recipe in changed.values()}:
+            _require_net(net, dataset)
+    return changed
+
+
+def read_recipes(
+    sources: Iterable[str | Path],
+    wanted: Mapping[str, Recipe],
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Recipe]:
+    """Recipes from files or folders of them (as `search` writes), one for each head that is wanted.
+
+    Their net, head, rates and budget hold, but for what `settings` change (dotted key to value); data and
+    seed are those of the comparison.
+    """
+    found: dict[str, Recipe] = {}
+    for source in map(Path, sources):
+        if not source.exists():
+            raise RecipeError(f"--recipes: there is no file or folder {str(source)!r}")
+        for path in sorted(source.glob("*.toml")) if source.is_dir() else [source]:
+            recipe = load(path)
+            if recipe.head.name in found:
+                raise RecipeError(
+                    f"{path} is a second recipe for head {recipe.head.name!r}; give one for each"
+                )
+            found[recipe.head.name] = recipe
+    missing = [head for head in wanted if head not in found]
+    if missing:
+        raise RecipeError(
+            f"--recipes has none for head {missing[0]!r}; search for one, or leave it out of --heads"
+        )
+    return {
+        head: replace(replace(found[head], settings or {}), data=recipe.data, seed=0)
+        for head, recipe in wanted.items()
+    }
+
+
+def jobs(found: Mapping[str, Recipe], seeds: Sequence[int], temperatures: Sequence[str] = ()) -> list[Job]:
+    """All runs, seed by seed; with `temperatures` ("learned", "16", ...) a variant of each spherical head.
+
+    Heads without a temperature run once whatever the temperatures.
+    """
+    _require_equal_conditions(found)
+    planned = []
+    for seed in seeds:
+        for head, recipe in found.items():
+            for label, variant in _variants(head, recipe, temperatures):
+                planned.append(Job(_folder(label, seed), label, replace(variant, seed=seed)))
+    return planned
+
+
+def _variants(head: str, recipe: Recipe, temperatures: Sequence[str]) -> list[tuple[str, Recipe]]:
+    if not temperatures or head not in SPHERICAL:
+        return [(head, recipe)]
+    found = []
+    for text in temperatures:
+        if text == "learned":
+            found.append((f"{head} β learned", replace(recipe, {"head.learn_beta": True})))
+            continue
+        try:
+            beta = float(text)
+        except ValueError:
+            raise RecipeError(f"--temperature takes 'learned' and numbers, got {text!r}") from None
+        found.append((f"{head} β={beta:g}", replace(recipe, {"head.beta": beta, "head.learn_beta": False})))
+    return found
+
+
+def _folder(label: str, seed: int) -> str:
+    return f"{label.replace(' β learned', '-learned').replace(' β=', '-beta')}-seed{seed}"
+
+
+def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, budget: BudgetName) -> Recipe:
+    row = f"{name}/{head}"
+    if budget == "paper":
+        if row not in PAPER:
+            sets = sorted({key.partition("/")[0] for key in PAPER})
+            raise RecipeError(f"the paper has no recipe for {row!r}; --budget paper is for {', '.join(sets)}")
+        return PAPER[row]
+    if row in QUICK and task == "classification":
+        return QUICK[row] if budget == "quick" else replace(QUICK[row], _budget(QUICK[row], dataset, budget))
+    kind = "features" if dataset.kind == "features" else "pixels"
+    dim = _dimension(dataset, task)
+    changes: dict[str, Any] = {"data.name": name, "net.dim": dim}
+    if task != dataset.task:
+        changes["data.task"] = task
+    if dataset.kind == "photos":
+        changes["data.thumbnail"] = THUMBNAIL
+    if dataset.kind == "features":
+        assert not isinstance(dataset.inputs, tuple)
+        width = dataset.inputs.shape[1]
+        changes["net.dim"] = min(dim, width)
+        if width > _WIDE and task == "classification":
+            changes["net.dropout"] = 0.5
+    recipe = replace(OWN[f"{kind}/{head}"], changes)
+    return replace(recipe, _budget(recipe, dataset, budget))
+
+
+def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
+    """The paper's 512 for retrieval and 128 for many classes; 32 for few."""
+    if task == "retrieval":
+        return 512 if dataset.kind == "features" else 128
+    return 32 if len(dataset.classes) <= 20 else 128
+
+
+def _budget(recipe: Recipe, dataset: data.Dataset, budget: BudgetName) -> dict[str, Any]:
+    """Epochs of one look at the training data on average, as far as the budget goes."""
+    epochs, most, stop, cut = _LENGTH[budget]
+    material = data.split(dataset.with_task(recipe.data.task or dataset.task), recipe.data.split_seed)
+    present = len(dataset.labels[material.train].unique())
+    classes = min(present, 32)
+    instances = max(2, _BATCH // classes)
+    episodes = min(most, max(20, ceil(len(material.train) / (classes * instances))))
+    return {
+        "budget.epochs": epochs,
+        "budget.episodes": episodes,
+        "budget.classes": classes,
+        "budget.instances": instances,
+        "budget.patience": stop,
+        "schedule.patience": cut,
+    }
+
+
+def _require_net(net: Net, dataset: data.Dataset) -> None:
+    """A net that cannot be is refused here, once, and not by each run."""
+    shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
+    without_weights = net.model_dump() | {"pretrained": False, "weights": None}
+    with torch.random.fork_rng():
+        nets.build(input_shape=shape, **without_weights)
+
+
+def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:
+    """Heads may differ in their own options, rates and decay; in nothing else."""
+    first_head, first = next(iter(found.items()))
+    for head, recipe in found.items():
+        for part in ("data", "net", "budget", "schedule", "precision"):
+            if getattr(recipe, part) != getattr(first, part):
+                raise RecipeError(
+                    f"{head} and {first_head} would not meet the same conditions: {part} is "
+                    f"{getattr(recipe, part)} and {getattr(first, part)}; make them equal"
+                )
+
+
+def seeds_from(count: int) -> range:
+    """Seeds 0, 1, ..."""
+    if count < 1:
+        raise RecipeError(f"--seeds must be at least 1, got {count}")
+    return range(count)

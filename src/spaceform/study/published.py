@@ -1,0 +1,118 @@
+"""The paper's Tables 1 to 4 as data, and ours beside them."""
+
+import csv
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import final
+
+import pandas as pd
+
+from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, standard_error
+
+SEEDS = 5
+"""Replications behind every figure of the paper."""
+EPOCHS = 1000
+"""The most that a run may take."""
+
+
+@final
+@dataclass(frozen=True)
+class Figure:
+    """One cell of the paper's tables, as a share (not in percent), like our metrics."""
+
+    table: int
+    column: str
+    data: str
+    head: str
+    mean: float
+    sem: float | None
+    """None in Table 1, where the paper calls it negligible."""
+    rounding: float
+    """Half a unit of the last digit printed."""
+
+    @property
+    def uncertainty(self) -> float:
+        """Its standard error; where none is printed, that of rounding: half a unit of the last digit / √3."""
+        return self.rounding / math.sqrt(3) if self.sem is None else self.sem
+
+
+def _read() -> tuple[Figure, ...]:
+    text = files("spaceform").joinpath("recipes", "published.csv").read_text("utf-8")
+    figures = []
+    for row in csv.DictReader(text.splitlines()):
+        scale = 1.0 if row["table"] == "1" else 100.0
+        digits = len(row["mean"].partition(".")[2])
+        sem = float(row["sem"]) / scale if row["sem"] else None
+        figures.append(
+            Figure(
+                int(row["table"]),
+                row["column"],
+                row["data"],
+                row["head"],
+                float(row["mean"]) / scale,
+                sem,
+                0.5 * 10.0**-digits / scale,
+            )
+        )
+    return tuple(figures)
+
+
+PUBLISHED: tuple[Figure, ...] = _read()
+HEADS: tuple[str, ...] = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
+"""The paper's five losses."""
+DATA: tuple[str, ...] = tuple(dict.fromkeys(figure.data for figure in PUBLISHED))
+"""The paper's data sets."""
+MEASURES: tuple[Measure, ...] = tuple(
+    measure
+    for measure in (*CLASSIFICATION, *RETRIEVAL)
+    if any(figure.column == measure.column for figure in PUBLISHED)
+)
+
+
+@final
+@dataclass(frozen=True)
+class Pair:
+    """A cell of the paper beside ours."""
+
+    figure: Figure
+    measure: Measure
+    label: str
+    mean: float
+    sem: float | None
+    """None with one seed."""
+    seeds: int
+
+    @property
+    def difference(self) -> float:
+        """Ours less the paper's."""
+        return self.mean - self.figure.mean
+
+    @property
+    def errors(self) -> float:
+        """The difference in standard errors, theirs and ours together: √(sem² + sem²)."""
+        return self.difference / math.hypot(self.figure.uncertainty, self.sem or 0.0)
+
+
+def beside(table: pd.DataFrame, data: str) -> list[Pair]:
+    """Every figure of the paper on this data set for which the results have a finished run of that head."""
+    pairs = []
+    for figure in PUBLISHED:
+        if figure.data != data or figure.column not in table:
+            continue
+        ours = table.loc[table["label"] == figure.head, figure.column].dropna().to_numpy(dtype=float)
+        if len(ours):
+            measure = next(m for m in MEASURES if m.column == figure.column)
+            mean, sem = float(ours.mean()), standard_error(ours)
+            pairs.append(Pair(figure, measure, figure.head, mean, sem, len(ours)))
+    return pairs
+
+
+def shortened(seeds: int, epochs: int) -> str:
+    """How so many seeds and at most so many epochs fall short of the paper's; empty where they do not."""
+    said = []
+    if seeds < SEEDS:
+        said.append(f"{seeds} instead of {SEEDS} replications")
+    if epochs < EPOCHS:
+        said.append(f"at most {epochs} epochs instead of {EPOCHS}")
+    return f"Shortened: {' and '.join(said)}." if said else ""

@@ -1,0 +1,191 @@
+"""Carry out a study on a running Ray cluster: hosts need spaceform installed, and share no disk.
+
+Data that fit in memory travel once through the object store; each run trains in a folder of its own host, and
+its files come back as bytes. A run whose process or machine is lost starts again elsewhere.
+"""
+
+import logging
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from spaceform.messages import sentence
+from spaceform.run.material import load_data
+from spaceform.run.progress import Progress
+from spaceform.run.recipe import RecipeError
+from spaceform.study.folder import Job, Study
+from spaceform.study.processes import TRIES, Event, Watcher, perform
+
+Files: TypeAlias = dict[str, bytes]
+_LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.TaskUnschedulableError,
+)
+
+
+class ClusterError(ConnectionError):
+    """A cluster that cannot be used."""
+
+
+def on_cluster(
+    study: Study,
+    watch: Watcher = lambda _: None,
+    *,
+    address: str = "auto",
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+) -> None:
+    """Finish every unfinished run of the study on the cluster, `cpus` and `gpus` for each.
+
+    Runs fail alone, as in local processes; a run is adopted into the study once, when all of it is here.
+    """
+    jobs = study.unfinished()
+    for job in jobs:
+        study.clear_failure(job)
+    if not jobs:
+        return
+    _connect(address, cpus, gpus)
+    news = _mailbox()
+    running: dict[Any, Job] = {}
+    try:
+        datasets = _shipped(jobs)
+        work = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        tries = dict.fromkeys((job.name for job in jobs), 0)
+
+        def submit(job: Job) -> None:
+            tries[job.name] += 1
+            key = job.recipe.data.name, job.recipe.data.thumbnail
+            running[work.remote(job, datasets.get(key), news)] = job
+
+        for job in jobs:
+            submit(job)
+        started: set[str] = set()
+        while running:
+            watch(None)
+            _pass_on(news, running, started, watch)
+            done, _ = ray.wait(list(running), timeout=0.3)
+            for ref in done:
+                job = running.pop(ref)
+                try:
+                    outcome: Files | str = ray.get(ref)
+                except _LOST as error:
+                    started.discard(job.name)
+                    if tries[job.name] < TRIES:
+                        submit(job)
+                        watch(Event(job, "lost", error=_why(error)))
+                        continue
+                    outcome = f"lost {TRIES} times: {_why(error)}"
+                except ray.exceptions.RayError as error:
+                    outcome = _why(error)
+                if isinstance(outcome, str):
+                    study.record_failure(job, outcome)
+                    watch(Event(job, "failed", error=outcome))
+                else:
+                    study.adopt(job, outcome)
+                    watch(Event(job, "finished"))
+    finally:
+        for ref in running:
+            ray.cancel(ref, force=True)
+        ray.shutdown()
+
+
+def _connect(address: str, cpus: float, gpus: float) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="spaceform")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address!r} ({str(error).splitlines()[0]}); "
+            "start one with `ray start --head`, or leave --on ray out"
+        ) from None
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        ray.shutdown()
+        raise RecipeError(
+            f"no host of the cluster has {cpus:g} CPUs and {gpus:g} GPUs; ask for less with --cpus and --gpus"
+        )
+
+
+def _shipped(jobs: list[Job]) -> dict[tuple[str, int | None], Any]:
+    """Data held in memory, put into the object store; photos are read by each host from its own disk."""
+    refs: dict[tuple[str, int | None], Any] = {}
+    for job in jobs:
+        key = job.recipe.data.name, job.recipe.data.thumbnail
+        if key not in refs:
+            dataset = load_data(job.recipe)
+            refs[key] = None if dataset.kind == "photos" else ray.put(dataset)
+    return refs
+
+
+class _Mailbox:
+    """The latest word of every run; lives beside the driver, so that no lost host takes it along."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Progress] = {}
+
+    def put(self, name: str, progress: Progress) -> None:
+        self._latest[name] = progress
+
+    def take(self) -> dict[str, Progress]:
+        latest, self._latest = self._latest, {}
+        return latest
+
+
+def _mailbox() -> Any:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(_Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def _pass_on(news: Any, running: dict[Any, Job], started: set[str], watch: Watcher) -> None:
+    by_name = {job.name: job for job in running.values()}
+    for name, progress in ray.get(news.take.remote()).items():
+        if name in by_name:
+            if name not in started:
+                started.add(name)
+                watch(Event(by_name[name], "started"))
+            watch(Event(by_name[name], "progress", progress))
+
+
+def _work(job: Job, dataset: Any, news: Any) -> Files | str:
+    """On a host: all files of the finished run, or why it failed."""
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    key = job.recipe.data.name, job.recipe.data.thumbnail
+    with tempfile.TemporaryDirectory(prefix=f"spaceform-{job.name}-") as place:
+        folder = Path(place) / "run"
+        try:
+            perform(job, folder, _sender(job.name, news), {} if dataset is None else {key: dataset})
+        except Exception as error:
+            return f"{sentence(error)} (on {socket.gethostname()})"
+        return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def _sender(name: str, news: Any) -> Callable[[Progress], None]:
+    told = 0.0
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if time.monotonic() - told > 1.0:
+            told = time.monotonic()
+            news.put.remote(name, progress)
+
+    return tell
+
+
+def _why(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

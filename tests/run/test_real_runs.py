@@ -1,0 +1,30 @@
+"""One short run of every head on real data, where SPACEFORM_DATA points to it."""
+
+import pytest
+
+from spaceform.heads import HEADS
+from spaceform.run.evaluate import evaluate
+from spaceform.run.recipe import PAPER, replace
+from spaceform.run.train import train
+
+pytestmark = pytest.mark.real_data
+
+# a long tail also makes the first look at all training data short
+SHORT = {"budget.epochs": 1, "budget.episodes": 5, "budget.instances": 8, "data.imbalance": 1000.0}
+PHOTOS = {"net.pretrained": False, "net.name": "test_resnet", "net.dim": 16, "budget.classes": 3}
+NETS = {
+    "mnist": {},
+    "fashion-mnist": {},
+    "cifar10": {"net.name": "small", "net.dim": 16, "net.stem": "imagenet"},
+    "cub200": {**PHOTOS, "budget.episodes": 1, "budget.instances": 2, "data.imbalance": 1.0},
+}
+
+
+@pytest.mark.parametrize("head", list(HEADS))
+@pytest.mark.parametrize("name", list(NETS))
+def test_short_run(name, head, real_data, tmp_path):  # noqa: ARG001 (skips where there is none)
+    recipe = replace(PAPER[f"{name}/{head}"], {**SHORT, **NETS[name]})
+    found = evaluate(train(recipe, tmp_path / "run"))
+    assert found["items"] > (50 if name == "cub200" else 9_000)
+    figure = found["map_at_r"] if name == "cub200" else found["accuracy"]
+    assert 0.0 < figure <= 1.0

@@ -1,0 +1,146 @@
+"""Killed at any moment, in one process or two: the end is the same."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from short_runs import same, tiny
+from spaceform import data
+from spaceform.run import files
+from spaceform.run.finished import Run
+from spaceform.run.recipe import QUICK, RecipeError, replace
+from spaceform.run.train import train
+
+# Killed and gone on
+
+LIVES = """
+    import os, random, signal, sys, time
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    from spaceform.run.evaluate import evaluate
+    from spaceform.run.recipe import load
+    from spaceform.run.train import train
+
+    recipe, dice = load(sys.argv[1]), random.Random(0)
+
+    def life(folder, seconds):
+        '''Train in a process of its own; kill it after so many seconds. Was it killed?'''
+        child = os.fork()
+        if child == 0:
+            evaluate(train(recipe, folder))
+            os._exit(0)
+        end = time.monotonic() + seconds
+        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.002)
+        if os.WIFEXITED(done[1]) and os.WEXITSTATUS(done[1]):
+            sys.exit(f"training failed in {folder}")
+        return os.WIFSIGNALED(done[1])
+
+    began = time.monotonic()
+    life(Path(sys.argv[2]), 1e9)
+    whole, killed = time.monotonic() - began, 0
+    while killed < 10 or life(Path(sys.argv[3]), 1e9):
+        killed += life(Path(sys.argv[3]), dice.uniform(0.02, 0.12) * whole)
+        if (Path(sys.argv[3]) / "metrics.json").exists():
+            break
+    print(killed)
+"""
+
+
+def test_killed_at_random_moments_the_end_is_the_same_to_the_last_bit(tmp_path):
+    """A real process is killed (SIGKILL) ten times and started again each time."""
+    epochs = {"budget.epochs": 40, "budget.patience": 40, "budget.episodes": 4}
+    recipe = replace(QUICK["digits/vmf"], {**epochs, "data.label_noise": 0.1})
+    path = tmp_path / "recipe.json"
+    path.write_text(recipe.to_json())
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(LIVES), str(path), str(whole), str(killed)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 10
+    same(whole, killed)
+    assert not list(killed.glob("checkpoint*"))
+    assert not list(killed.glob(".*.tmp"))
+
+
+class Stop(Exception):
+    """Raised by a listener to end training early."""
+
+
+def stop_after(epoch: int):
+    def listener(progress):
+        if progress.done and progress.epoch == epoch:
+            raise Stop
+
+    return listener
+
+
+def test_a_damaged_checkpoint_costs_epochs_but_changes_nothing(tmp_path):
+    recipe = tiny("cosine", budget__epochs=60, budget__patience=60)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", listener=stop_after(50))
+    path = tmp_path / "run" / files.CURRENT
+    assert (tmp_path / "run" / files.PREVIOUS).exists()
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="set aside as files.damaged"):
+        train(recipe, tmp_path / "run")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_changed_data_are_refused(tmp_path):
+    recipe, dataset = tiny(budget__epochs=30, budget__patience=30), data.load("digits")
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", listener=stop_after(0), dataset=dataset)
+    labels = dataset.labels.clone()
+    labels[:3] = 9
+    with pytest.raises(RecipeError, match=r"'digits' is not what it was when the run .* began"):
+        train(
+            recipe, tmp_path / "run", dataset=data.Dataset("digits", dataset.classes, labels, dataset.inputs)
+        )
+
+
+# Several processes
+
+
+def test_two_processes_give_the_result_of_one_also_when_killed(tmp_path):
+    """In float64, without batch norm (on CPUs each process has its own statistics); 15 items part oddly."""
+    recipe = tiny("cosine", precision="64-true", net__hidden=None, budget__classes=5)
+    one = train(recipe, tmp_path / "one")
+    code = f"""
+        import os, signal, sys
+        from spaceform.run.recipe import load
+        from spaceform.run.train import train
+
+        def die(progress):
+            if progress.done and progress.epoch == 1:
+                os.killpg(0, signal.SIGKILL)
+
+        if __name__ == "__main__":
+            train(load({str(tmp_path / "one" / "recipe.json")!r}), {str(tmp_path / "two")!r},
+                  devices=2, accelerator="cpu", listener=die if "die" in sys.argv else None)
+    """
+    script = tmp_path / "two.py"
+    script.write_text(textwrap.dedent(code))
+    command = [sys.executable, "-W", "ignore", str(script)]
+    killed = subprocess.run([*command, "die"], capture_output=True, check=False, start_new_session=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert files.latest(tmp_path / "two") is not None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    two = Run.load(tmp_path / "two")
+    for (name, a), b in zip(one.model.state_dict().items(), two.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, msg=name)
+    assert [r["score"] for r in one.history] == [r["score"] for r in two.history]
