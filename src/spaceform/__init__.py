@@ -10,6 +10,7 @@ from spaceform._version import __version__
 
 if TYPE_CHECKING:
     from spaceform import calibrators, distributions, geometry, metrics, special
+    from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
@@ -45,12 +46,14 @@ __all__ = [
     "__version__",
     "calibrators",
     "distributions",
+    "ensure_torchvision",
     "geometry",
     "metrics",
     "special",
 ]
 
 _HOMES = {
+    "_torchvision": ("ensure_torchvision",),
     "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
     "estimator": ("SpaceformClassifier",),
     "geometry": ("Euclidean", "PoincareBall", "Sphere"),
