@@ -14,5 +14,5 @@ def class_weights(num_classes: int, dim: int, init: Init) -> nn.Parameter:
     if init == "xavier":
         return nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
     if init == "torch":
-        return nn.Linear(dim, num_classes, bias=False).weight
+        return nn.Parameter(nn.init.uniform_(torch.empty(num_classes, dim), -(dim**-0.5), dim**-0.5))
     raise ValueError(f"init must be 'xavier' or 'torch', got {init!r}")
