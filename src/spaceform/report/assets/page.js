@@ -63,17 +63,17 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 openTarget();
-let beforePaper, folded = []; // paper cannot be clicked; paper is white: print in the light theme, then go back
+let themeBefore, folded = []; // paper cannot be clicked; paper is white: print in the light theme, then go back
 addEventListener("beforeprint", () => {
   folded = Array.from(document.querySelectorAll("details.evidence:not([open])"));
   for (const fold of folded) fold.open = true;
-  beforePaper = root.dataset.theme;
+  themeBefore = root.dataset.theme;
   root.dataset.theme = "light";
   for (const viewer of viewers) viewer.print();
 });
 addEventListener("afterprint", () => {
   for (const fold of folded) fold.open = false;
-  if (beforePaper) root.dataset.theme = beforePaper; else delete root.dataset.theme;
+  if (themeBefore) root.dataset.theme = themeBefore; else delete root.dataset.theme;
   retheme();
 });
 retheme();
