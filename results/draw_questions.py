@@ -14,8 +14,8 @@ import matplotlib as mpl
 mpl.use("agg")
 import matplotlib.pyplot as plt
 
+from spaceform import Study
 from spaceform.report.style import COLORS, INK, RC, display
-from spaceform.study.folder import Study
 from spaceform.study.verdict import standard_error
 
 RESULTS = Path(__file__).parent
@@ -67,7 +67,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def temperatures(study: Path) -> dict[str, Any]:
     """A study of classification as the answer to the question of temperatures."""
-    found = Study.open(study).results().dropna(subset=["accuracy"])
+    found = Study.open(study).table.dropna(subset=["accuracy"])
     figures = {
         head: {column: (runs[column].mean(), standard_error(runs[column]) or 0) for column in OF_TEMPERATURES}
         for head, runs in found.groupby("label", sort=False)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from spaceform import Study
 from spaceform.heads import HEADS
-from spaceform.study.folder import Study
 from spaceform.study.published import PUBLISHED
 from spaceform.study.verdict import standard_error
 
@@ -81,7 +81,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
 
 @cache
 def _results(study: str) -> pd.DataFrame:
-    return Study.open(RESULTS / study).results().dropna(subset=["accuracy"])
+    return Study.open(RESULTS / study).table.dropna(subset=["accuracy"])
 
 
 def table(name: str) -> str:

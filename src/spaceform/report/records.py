@@ -18,7 +18,7 @@ from spaceform.messages import sentence
 from spaceform.report.style import NAMES, display, geometry
 from spaceform.run.finished import read_json, read_recipe
 from spaceform.run.recipe import PAPER, Recipe, RecipeError
-from spaceform.study.folder import Job, Status, Study, figures
+from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 
 
 @final
@@ -49,7 +49,7 @@ class Record:
     label: str
     recipe: Recipe
     folder: Path
-    status: Status
+    status: RunStatus
     metrics: dict[str, Any]
 
     @property
@@ -73,7 +73,7 @@ class Record:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """What was measured, with dotted names."""
-        return figures(self.metrics)
+        return flat_metrics(self.metrics)
 
     def number(self, column: str) -> float | None:
         """A measured number, such as `calibrated.temperature.nll`; None where there is none."""
@@ -186,7 +186,7 @@ class Collection:
     """Everything that a report is about."""
 
     groups: tuple[Group, ...]
-    studies: tuple[Study, ...]
+    studies: tuple[StudyFolder, ...]
     plans: tuple[dict[str, Any], ...]
     """`study.json` of each study: what it was made with."""
     notes: tuple[str, ...] = field(default=())
@@ -201,7 +201,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise RecipeError("give the folder of a study or of a run to report on")
-    studies: list[Study] = []
+    studies: list[StudyFolder] = []
     plans: list[dict[str, Any]] = []
     notes: list[str] = []
     found: list[tuple[str, Record]] = []
@@ -209,7 +209,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
         if not path.is_dir():
             raise RecipeError(f"there is no folder {str(path)!r}; give a study's or a run's")
         if (path / "study.json").exists():
-            study = Study.open(path)
+            study = StudyFolder.open(path)
             studies.append(study)
             plans.append(read_json(path / "study.json"))
             found += [(path.resolve().name, _record(job, study.path(job), notes)) for job in study.jobs]
@@ -228,23 +228,23 @@ def _record(job: Job, folder: Path, notes: list[str]) -> Record:
         status = _status(job, folder)
         metrics = read_json(folder / "metrics.json") if status.state == "finished" else {}
     except (ValueError, KeyError, TypeError) as error:
-        status, metrics = Status(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
+        status, metrics = RunStatus(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
         notes.append(f"{job.name}: {status.error}")
     return Record(job.name, job.label, job.recipe, folder, status, metrics)
 
 
-def _status(job: Job, folder: Path) -> Status:
-    """As `Study.status`, for a run that may belong to no study."""
+def _status(job: Job, folder: Path) -> RunStatus:
+    """As `StudyFolder.status`, for a run that may belong to no study."""
     if (folder / "metrics.json").exists():
         result = read_json(folder / "result.json")
-        return Status(job, "finished", result["epochs"], result["score"], result["seconds"])
+        return RunStatus(job, "finished", result["epochs"], result["score"], result["seconds"])
     if (folder / "error.json").exists():
-        return Status(job, "failed", error=str(read_json(folder / "error.json")["error"]))
+        return RunStatus(job, "failed", error=str(read_json(folder / "error.json")["error"]))
     history = _lines(folder / "history.jsonl")
     if not history:
-        return Status(job, "waiting")
+        return RunStatus(job, "waiting")
     seconds = sum(float(record["seconds"]) for record in history)
-    return Status(job, "running", len(history), max(record["score"] for record in history), seconds)
+    return RunStatus(job, "running", len(history), max(record["score"] for record in history), seconds)
 
 
 def _recipe(path: Path, notes: list[str]) -> Recipe | None:

@@ -210,7 +210,7 @@ def comparison(group: Group) -> Table | None:
             if pair is None:
                 cells += [MISSING] * 3
                 continue
-            figure = pair.figure
+            figure = pair.printed
             cells += [
                 Cell(_text(measure, figure.mean, figure.sem, figure.rounding), figure.mean, figure.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),

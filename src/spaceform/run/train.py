@@ -37,6 +37,10 @@ class TrainingError(RuntimeError):
     """Training that cannot go on; the message says where and what to try."""
 
 
+class Diverged(TrainingError):
+    """The loss or an embedding is not finite: the rate is too high, or the input is wrong."""
+
+
 def train(
     recipe: Recipe,
     out: str | Path,
@@ -283,8 +287,8 @@ def _require_finite(losses: Tensor, recipe: Recipe, epoch: int) -> None:
         raise _diverged("loss", epoch, int((~losses.isfinite()).nonzero()[0]), recipe)
 
 
-def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> TrainingError:
-    return TrainingError(
+def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> Diverged:
+    return Diverged(
         f"the {what} is not finite in epoch {epoch}, step {step}; "
         f"try a lower optim.lr (it is {recipe.optim.lr:g})"
         + (f" or optim.momentum (it is {recipe.optim.momentum:g})" if recipe.optim.momentum > 0.9 else "")
