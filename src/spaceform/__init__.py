@@ -10,6 +10,7 @@ from spaceform._version import __version__
 
 if TYPE_CHECKING:
     from spaceform import calibrators, distributions, geometry, metrics, special
+    from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
@@ -53,6 +54,7 @@ __all__ = [
     "calibrators",
     "compare",
     "distributions",
+    "ensure_torchvision",
     "geometry",
     "metrics",
     "reproduce",
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_torchvision": ("ensure_torchvision",),
     "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
     "estimator": ("SpaceformClassifier",),
     "geometry": ("Euclidean", "PoincareBall", "Sphere"),

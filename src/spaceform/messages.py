@@ -1,12 +1,16 @@
-"""Sentences for people: errors with their exit codes, counted things."""
+"""Sentences for people: errors with their exit codes, names that do not exist, counted things."""
+
+import difflib
+from collections.abc import Iterable
 
 _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
 _EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
-_LAB = frozenset(
-    "PIL filelock jinja2 lightning_fabric matplotlib optuna pandas pooch pyarrow pydantic rich safetensors scipy "
-    "sklearn timm tomli_w torchvision tqdm typer".split()
-)
+_LAB = {
+    *("PIL", "filelock", "jinja2", "lightning_fabric", "matplotlib", "optuna", "pandas", "pooch"),
+    *("pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn", "timm", "tomli_w"),
+    *("torchvision", "tqdm", "typer"),
+}
 
 
 def exit_code(error: Exception) -> int:
@@ -40,3 +44,26 @@ def source(module: str) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """1 item, 2 items, 1,000 items."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+_LISTED = 12  # names that a sentence has room for
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for a name that is not among the known ones; of many, the nearest are listed."""
+    return f"unknown {what} {name!r}; {_choices(name, list(known))}"
+
+
+def no_option(what: str, of: str, option: str, known: Iterable[str]) -> str:
+    """The sentence for an option that a thing does not have."""
+    return f"{what} {of!r} has no option {option!r}; {_choices(option, list(known))}"
+
+
+def _choices(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(known) or "none"
+    if len(known) > _LISTED:
+        nearest = difflib.get_close_matches(name, known, n=_LISTED // 2, cutoff=0)
+        listed = f"{', '.join(nearest)} ({len(known)} in all)"
+    return f"{hint}choose from {listed}"

@@ -18,7 +18,6 @@ from spaceform import data
 from spaceform.cli import app as cli
 from spaceform.cli import verbosity
 from spaceform.data import Dataset, Split
-from spaceform.run import files
 from spaceform.run.evaluate import evaluate
 from spaceform.run.material import material
 from spaceform.run.recipe import Recipe, RecipeError, replace
@@ -173,27 +172,6 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path):
     ):
         train(tiny(), tmp_path / "run", dataset=inverted)
     train(tiny(), tmp_path / "run", dataset=digits)
-
-
-def test_runs_of_earlier_versions_go_on_and_are_evaluated(tmp_path):
-    digits, folder = data.load("digits"), tmp_path / "run"
-    with pytest.raises(Stop):
-        train(tiny(), folder, listener=stop_at_once, dataset=digits)
-    tensors, state = files.latest(folder)
-    files.clear(folder)
-    files.save(folder, tensors, {**state, "data": state["data"]["split"]})
-    labels = digits.labels.clone()
-    labels[:3] = 9
-    with pytest.raises(RecipeError, match="is not what it was"):
-        train(tiny(), folder, dataset=with_fields(digits, labels=labels))
-    run = train(tiny(), folder, dataset=digits)
-    assert [record["epoch"] for record in run.history] == [0, 1, 2]
-
-    result = json.loads((folder / "result.json").read_text())
-    del result["data"]
-    files.write_json(folder / "result.json", result)
-    assert evaluate(folder)["items"] > 0
-    assert StudyFolder.plan(tmp_path / "s", [Job("cosine-seed0", "cosine", tiny())]).jobs
 
 
 # A study

@@ -21,7 +21,6 @@ from spaceform.messages import sentence
 from spaceform.run import files
 from spaceform.run.environment import environment
 from spaceform.run.finished import read_json
-from spaceform.run.material import changed
 from spaceform.run.recipe import Recipe, RecipeError, make
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
@@ -188,11 +187,11 @@ class StudyFolder:
             for job in self.jobs
             if job.recipe.data.name in names
             and (path := self.path(job) / "result.json").exists()
-            and (fingerprint := read_json(path).get("data"))
+            and (fingerprint := read_json(path)["data"])
         ]
         contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
         for job, fingerprint in kept:
-            if changed(fingerprint, {"content": contents[job.recipe.data.name]}):
+            if fingerprint["content"] != contents[job.recipe.data.name]:
                 raise RecipeError(
                     f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
                     "on: bring it back, or choose another --out"

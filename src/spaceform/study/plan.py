@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from spaceform import data, nets
+from spaceform import data
 from spaceform.heads import HEADS, Head, Start, StochasticHead
 from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
 from spaceform.study.choices import Length
@@ -110,8 +110,7 @@ def recipes(
     if conditions.label_noise:
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
-        changes |= {"net.name": conditions.net, "net.hidden": None}
-        changes |= {"net.standardize": False, "net.dropout": 0.0}
+        changes["net.name"] = conditions.net
         changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
@@ -270,9 +269,8 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 def _require_net(net: Net, dataset: data.Dataset) -> None:
     """A net that cannot be is refused here, once, and not by each run."""
     shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
-    without_weights = net.model_dump() | {"pretrained": False, "weights": None}
     with torch.random.fork_rng():
-        nets.build(input_shape=shape, **without_weights)
+        net.without_weights().build(shape)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:

@@ -39,7 +39,7 @@ def starting_point(recipe: Recipe) -> dict[str, Any]:
     """What is searched, and the value that the search starts from."""
     given = flatten(recipe)
     learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
-    rates = [key for key in RATES if key != "optim.temperature_lr" or learns]
+    rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
     defaults = inspect.signature(HEADS[recipe.head.name]).parameters
     own = {
         f"head.{option}": given.get(f"head.{option}", defaults[option].default)
