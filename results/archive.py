@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spaceform.study.folder import figures
+from spaceform.study.folder import flat_metrics
 
 RESULTS = Path(__file__).parent
 FILES = {"recipe": "recipe.json", "result": "result.json", "metrics": "metrics.json"}
@@ -141,7 +141,7 @@ def _row(run: KeptRun) -> dict[str, Any]:
         "epochs": run.result["epochs"],
         "seconds": run.result["seconds"],
     }
-    return {**figures(run.metrics), **what}
+    return {**flat_metrics(run.metrics), **what}
 
 
 def _write(path: Path, value: Any) -> None:

@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_costs_epochs_but_changes_nothing(tmp_path):
     path = tmp_path / "run" / files.CURRENT
     assert (tmp_path / "run" / files.PREVIOUS).exists()
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="set aside as files.damaged"):
+    with pytest.warns(UserWarning, match="set aside as checkpoint.damaged"):
         train(recipe, tmp_path / "run")
     same(tmp_path / "whole", tmp_path / "run")
 

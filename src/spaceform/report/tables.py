@@ -214,7 +214,7 @@ def comparison(group: Group) -> Table | None:
             if pair is None:
                 cells += [MISSING] * 3
                 continue
-            printed = pair.figure
+            printed = pair.printed
             cells += [
                 Cell(_text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),

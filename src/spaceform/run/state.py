@@ -10,7 +10,7 @@ from typing import Any, final
 from torch import Tensor
 
 from spaceform.run import files
-from spaceform.run.material import Material, changed
+from spaceform.run.material import Material
 from spaceform.run.model import Model
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
@@ -42,7 +42,7 @@ class Plateau:
 
 @final
 @dataclass(frozen=True, eq=False)
-class State:
+class TrainingState:
     """Everything that the rest of a run depends on: what a checkpoint holds."""
 
     epoch: int
@@ -50,31 +50,36 @@ class State:
     history: list[dict[str, Any]]
     model: dict[str, Tensor]
     best: dict[str, Tensor]
-    momentum: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    """What the optimiser keeps of each parameter: `momentum_buffer/net.conv1.weight`, ..."""
 
     def into(self, model: Model, optimizer: Any) -> None:
         model.load_state_dict(self.model)
-        for name, parameter in model.named_parameters():
-            if name in self.momentum:
-                optimizer.state[parameter]["momentum_buffer"] = self.momentum[name].to(parameter.device)
+        parameters = dict(model.named_parameters())
+        for key, tensor in self.moments.items():
+            kind, _, name = key.partition("/")
+            device = "cpu" if kind == "step" else parameters[name].device  # where AdamW counts its steps
+            optimizer.state[parameters[name]][kind] = tensor.to(device)
 
-    def after(self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any) -> "State":
+    def after(
+        self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any
+    ) -> "TrainingState":
         plateau = self.plateau.after(record["epoch"], record["score"], schedule)
-        state = optimizer.state
-        momentum = {
-            name: state[p]["momentum_buffer"]
+        moments = {
+            f"{kind}/{name}": tensor
             for name, p in model.named_parameters()
-            if state.get(p, {}).get("momentum_buffer") is not None
+            for kind, tensor in optimizer.state.get(p, {}).items()
+            if tensor is not None
         }
         best = copied(model) if plateau.best_epoch == record["epoch"] else self.best
-        return State(
-            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, momentum
+        return TrainingState(
+            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, moments
         )
 
     def save(self, folder: Path, recipe: Recipe, parts: Material) -> None:
         tensors = {
             f"{part}/{name}": tensor
-            for part in ("model", "best", "momentum")
+            for part in ("model", "best", "moments")
             for name, tensor in getattr(self, part).items()
         }
         state = {
@@ -108,24 +113,23 @@ class State:
         )
 
 
-def restored(folder: Path, recipe: Recipe, parts: Material) -> State | None:
+def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
     saved = files.latest(folder)
     if saved is None:
         return None
     tensors, state = saved
     if state["recipe"] != recipe.digest:
         raise RecipeError(f"the checkpoint in {folder} is of another recipe; choose another folder")
-    kept = {"split": state["data"]} if isinstance(state["data"], str) else state["data"]
-    if changed(kept, parts.fingerprint):
+    if state["data"] != parts.fingerprint:
         raise RecipeError(
             f"the data {recipe.data.name!r} is not what it was when the run in {folder} began: "
             "bring it back, or choose another folder"
         )
-    part: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "momentum": {}}
+    part: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "moments": {}}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         part[kind][name] = tensor
-    return State(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
+    return TrainingState(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
 
 
 def copied(model: Model) -> dict[str, Tensor]:

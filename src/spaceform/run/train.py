@@ -26,15 +26,20 @@ from spaceform.run.finished import Run, read_recipe
 from spaceform.run.loggers import make_logger
 from spaceform.run.material import Material, material, write_preprocessing
 from spaceform.run.model import Model, build_model
+from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Listener
-from spaceform.run.recipe import Optim, Recipe, RecipeError, flatten
-from spaceform.run.state import Clock, Plateau, State, copied, restored
+from spaceform.run.recipe import Recipe, RecipeError, flatten
+from spaceform.run.state import Clock, Plateau, TrainingState, copied, restored
 
 _SETUP, _PREPARE, _EPOCH = range(3)  # streams of random numbers, one for each purpose
 
 
 class TrainingError(RuntimeError):
     """Training that cannot go on; the message says where and what to try."""
+
+
+class Diverged(TrainingError):
+    """The loss or an embedding is not finite: the rate is too high, or the input is wrong."""
 
 
 def train(
@@ -107,9 +112,9 @@ def _fit(
         model = build_model(recipe, len(parts.classes), parts.input_shape, net)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
-        groups = parameter_groups(model, recipe.optim)
+        groups = parameter_groups(model.net, model.head, recipe.optim)
         rates = [group["lr"] for group in groups]
-        ddp, optimizer = fabric.setup(model, torch.optim.SGD(groups))
+        ddp, optimizer = fabric.setup(model, recipe.optim.build(groups))
         parts = replace(parts, dataset=parts.dataset.to(fabric.device))
         sampler = data.EpisodicSampler(
             parts.targets,
@@ -124,7 +129,7 @@ def _fit(
         now = fabric.broadcast(restored(folder, recipe, parts) if leads else None)
         if now is None:
             model.head.prepare(_untrained_embeddings(model, parts, recipe, fabric.device, workers))
-            now = State(0, Plateau(), [], copied(model), copied(model), {})
+            now = TrainingState(0, Plateau(), [], copied(model), copied(model), {})
         now.into(model, optimizer)
         if leads:
             _write_history(folder, now.history)
@@ -182,7 +187,7 @@ def _fit(
         fabric.barrier()
 
 
-def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: bool) -> None:
+def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, own_net: bool) -> None:
     """The best weights, then the mark that the run is whole, then the checkpoints go."""
     state = {
         "recipe": recipe.model_dump(mode="json"),
@@ -205,28 +210,6 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: 
     }
     files.write_json(folder / "result.json", result)
     files.clear(folder)
-
-
-def parameter_groups(model: Model, optim: Optim) -> list[dict[str, Any]]:
-    """Groups for SGD: weights decay, biases and hyperplanes do not, the temperature has its own rate."""
-    common = {"lr": optim.lr, "momentum": optim.momentum, "nesterov": optim.nesterov}
-    trainable = [p for p in model.net.parameters() if p.requires_grad]
-    weights = [p for p in trainable if p.ndim > 1]
-    others = [p for p in trainable if p.ndim <= 1]
-    groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": weights, **common, "weight_decay": optim.weight_decay},
-        {"name": "biases", "params": others, **common, "weight_decay": 0.0},
-    ]
-    for group in model.head.parameter_groups():
-        match group["name"]:
-            case "temperature":
-                own = {"lr": optim.temperature_lr, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
-            case "class_weights":
-                own = {**common, "weight_decay": optim.weight_decay}
-            case _:
-                own = {**common, "weight_decay": 0.0}
-        groups.append({**group, **own})
-    return [group for group in groups if group["params"]]
 
 
 @torch.no_grad()
@@ -283,11 +266,12 @@ def _require_finite(losses: Tensor, recipe: Recipe, epoch: int) -> None:
         raise _diverged("loss", epoch, int((~losses.isfinite()).nonzero()[0]), recipe)
 
 
-def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> TrainingError:
-    return TrainingError(
+def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> Diverged:
+    momentum = recipe.optim.common.get("momentum", 0.0)
+    return Diverged(
         f"the {what} is not finite in epoch {epoch}, step {step}; "
         f"try a lower optim.lr (it is {recipe.optim.lr:g})"
-        + (f" or optim.momentum (it is {recipe.optim.momentum:g})" if recipe.optim.momentum > 0.9 else "")
+        + (f" or optim.momentum (it is {momentum:g})" if momentum > 0.9 else "")
         + ", in another folder; the last good checkpoint is kept"
     )
 

@@ -1,10 +1,11 @@
-"""Commands that use a finished run: predict, embed, export."""
+"""The commands of one run: train, evaluate, predict, embed, export. Arguments in, calls out."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spaceform.cli import verbosity
 from spaceform.messages import counted
 
 Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
@@ -24,12 +25,84 @@ Chosen = Annotated[
     ),
 ]
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.1; repeatable."
+    ),
+]
+Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(predict)
-    app.command()(embed)
-    app.command()(export)
+    for command in (train, evaluate, predict, embed, export):
+        app.command()(command)
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A name (mnist/vmf, digits/cosine) or a .toml file.")
+    ],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
+    settings: Settings = None,
+    devices: Devices = 1,
+    nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
+    accelerator: Accelerator = "auto",
+    workers: Workers = 0,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
+    ] = None,
+) -> None:
+    """Train one run; killed at any moment, the same command goes on and ends at the same bits.
+
+    Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
+    """
+    from spaceform.run.progress import ProgressPrinter, duration
+    from spaceform.run.recipe import load
+    from spaceform.run.train import train as run_training
+
+    finished = (out / "result.json").exists()
+    with ProgressPrinter(verbosity.progress_file(), every=verbosity.seconds_between(5.0)) as printer:
+        run = run_training(
+            load(recipe, settings or ()),
+            out,
+            devices=devices,
+            nodes=nodes,
+            accelerator=accelerator,
+            workers=workers,
+            log=log or (),
+            listener=printer,
+        )
+    result = run.result
+    typer.echo(
+        f"{out}: {'already finished' if finished else 'finished'} after {counted(result['epochs'], 'epoch')} "
+        f"({duration(result['seconds'])}); "
+        f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
+    )
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
+    workers: Workers = 0,
+) -> None:
+    """Measure a run on its test split; writes metrics.json and outputs.npz into its folder.
+
+    Example: spaceform evaluate runs/vmf-1
+    """
+    from spaceform.run.evaluate import evaluate as measure
+
+    found = measure(run, device=device, workers=workers)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            for part, inner in value.items():
+                typer.echo(f"{f'{name}.{part}':36} {_brief(inner)}")
+        else:
+            typer.echo(f"{name:36} {_brief(value)}")
+    typer.echo(f"written: {run / 'metrics.json'}, {run / 'outputs.npz'}")
 
 
 def predict(
@@ -113,3 +186,9 @@ def export(
 def _ends_in(path: Path, *endings: str) -> None:
     if path.suffix not in endings:
         raise ValueError(f"the output must end in {' or '.join(endings)}, got {str(path)!r}")
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_brief(inner)}" for name, inner in value.items())
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
