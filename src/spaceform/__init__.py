@@ -25,6 +25,10 @@ if TYPE_CHECKING:
         VonMisesFisherHead,
     )
     from spaceform.run.finished import Run
+    from spaceform.study.compare import compare, reproduce, search
+    from spaceform.study.outcome import Study
+    from spaceform.study.processes import Processes
+    from spaceform.study.ray import Ray
 
 __all__ = [
     "HEADS",
@@ -37,18 +41,24 @@ __all__ = [
     "PoincareBall",
     "PowerSpherical",
     "PowerSphericalHead",
+    "Processes",
+    "Ray",
     "Run",
     "SpaceformClassifier",
     "Sphere",
     "StandardHead",
+    "Study",
     "VonMisesFisher",
     "VonMisesFisherHead",
     "__version__",
     "calibrators",
+    "compare",
     "distributions",
     "ensure_torchvision",
     "geometry",
     "metrics",
+    "reproduce",
+    "search",
     "special",
 ]
 
@@ -68,6 +78,10 @@ _HOMES = {
         "VonMisesFisherHead",
     ),
     "run": ("Run",),
+    "study.compare": ("compare", "reproduce", "search"),
+    "study.outcome": ("Study",),
+    "study.processes": ("Processes",),
+    "study.ray": ("Ray",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("calibrators", "distributions", "geometry", "metrics", "special")
@@ -83,7 +97,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("spaceform"):
             raise
-        remedy = "install it with: pip install 'spaceform[lab]'"
+        from spaceform.messages import source
+
+        remedy = f"install it with: pip install {source(error.name)}"
         raise ImportError(f"spaceform.{name} needs the package {error.name!r}; {remedy}") from error
     globals()[name] = value
     return value

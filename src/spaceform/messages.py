@@ -7,17 +7,10 @@ _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
 _EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
 _LAB = {
-    "lightning_fabric",
-    "timm",
-    "torchvision",
-    "sklearn",
-    "pandas",
-    "pyarrow",
-    "pydantic",
-    "typer",
-    "rich",
+    *("PIL", "filelock", "jinja2", "lightning_fabric", "matplotlib", "optuna", "pandas", "pooch"),
+    *("pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn", "timm", "tomli_w"),
+    *("torchvision", "tqdm", "typer"),
 }
-_LAB |= {"optuna", "pooch", "tqdm", "matplotlib", "plotly", "jinja2", "safetensors", "PIL", "scipy"}
 
 
 def exit_code(error: Exception) -> int:
@@ -32,8 +25,8 @@ def sentence(error: Exception) -> str:
         and error.name is not None
         and not error.name.startswith("spaceform")
     ):
-        source = _source(error.name.partition(".")[0])
-        return f"this command needs the package {error.name!r}; install it with: pip install {source}"
+        package = source(error.name)
+        return f"this command needs the package {error.name!r}; install it with: pip install {package}"
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
@@ -41,8 +34,9 @@ def sentence(error: Exception) -> str:
     return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
 
 
-def _source(module: str) -> str:
+def source(module: str) -> str:
     """What to install for a module: one of our extras, or its own package."""
+    module = module.partition(".")[0]
     extra = "lab" if module in _LAB else _EXTRAS.get(module)
     return module if extra is None else f"'spaceform[{extra}]'"
 

@@ -22,9 +22,9 @@ from spaceform.run.evaluate import evaluate
 from spaceform.run.material import material
 from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.run.train import train
-from spaceform.study.folder import Job, Study
+from spaceform.study.folder import Job, StudyFolder
+from spaceform.study.place import perform
 from spaceform.study.plan import Conditions, recipes
-from spaceform.study.processes import perform
 
 SHORT = {"budget.epochs": 1, "budget.episodes": 2}
 
@@ -177,7 +177,7 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path):
 # A study
 
 
-def finished(study: Study) -> None:
+def finished(study: StudyFolder) -> None:
     loaded: dict[object, object] = {}
     for job in study.unfinished():
         perform(job, study.path(job), lambda _: None, loaded)
@@ -193,19 +193,19 @@ def test_a_study_does_not_go_on_with_other_data(tmp_path):
     save(x)
     recipe = recipe_for(path)
     jobs = [Job(f"cosine-seed{seed}", "cosine", replace(recipe, seed=seed)) for seed in range(3)]
-    finished(Study.plan(out, jobs[:1]))
-    finished(Study.plan(out, jobs[:2]))
+    finished(StudyFolder.plan(out, jobs[:1]))
+    finished(StudyFolder.plan(out, jobs[:2]))
     plan = (out / "study.json").read_bytes()
 
     save(x[::-1])
     refused = f"the data '{path}' is not what cosine-seed0 in {out} was trained on: bring it back, or choose"
     for planned in (jobs, jobs[2:]):  # those that are there stand in the report, asked for or not
         with pytest.raises(RecipeError, match=refused):
-            Study.plan(out, planned)
+            StudyFolder.plan(out, planned)
     assert (out / "study.json").read_bytes() == plan
 
     save(x)
-    assert len(Study.plan(out, jobs).unfinished()) == 1
+    assert len(StudyFolder.plan(out, jobs).unfinished()) == 1
 
 
 def test_the_digest_is_taken_once_for_all_runs_of_a_process():
