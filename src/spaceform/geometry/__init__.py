@@ -6,7 +6,7 @@ z is always what the net emits. A geometry normalises or exponential-maps it its
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,11 @@ class Ranking:
 class Geometry(ABC):
     """A similarity of embeddings, larger for closer."""
 
+    kind: ClassVar[str]
+    """One of "euclidean", "hyperbolic" and "spherical"."""
+    title: ClassVar[str]
+    """What people call the space."""
+
     @abstractmethod
     def similarity(
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
@@ -65,6 +70,9 @@ class Geometry(ABC):
 @dataclass(frozen=True)
 class Euclidean(Geometry):
     """−‖z − z₂‖."""
+
+    kind: ClassVar[str] = "euclidean"
+    title: ClassVar[str] = "Euclidean space"
 
     def similarity(
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
@@ -87,6 +95,9 @@ class Euclidean(Geometry):
 class Sphere(Geometry):
     """⟨z, z₂⟩/(‖z‖‖z₂‖); the cosine with a zero embedding is 0."""
 
+    kind: ClassVar[str] = "spherical"
+    title: ClassVar[str] = "unit sphere"
+
     def similarity(
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
     ) -> Float[Tensor, "*#batch"]:
@@ -108,6 +119,9 @@ class Sphere(Geometry):
 @dataclass(frozen=True)
 class PoincareBall(Geometry):
     """Minus the geodesic distance of the points `project(expmap0(z))` of the ball of radius 1/√curvature."""
+
+    kind: ClassVar[str] = "hyperbolic"
+    title: ClassVar[str] = "Poincaré ball"
 
     curvature: float
 
