@@ -43,11 +43,16 @@ class Difference:
     """Probability that it is better."""
     within: float
     """Probability that the difference is no more than the region."""
+    seen: float
+    """Difference of the means as they are. `mean` takes off what is likely to be luck."""
 
     @property
     def sure(self) -> bool:
         """Whether better or worse is known, two-sided 95 %."""
         return max(self.better, 1 - self.better) >= (1 + LEVEL) / 2
+
+
+_NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, 0.5, 1.0, 0.0)
 
 
 @final
@@ -59,7 +64,7 @@ class Standing:
     mean: float
     low: float
     high: float
-    """95 % interval of the true figure."""
+    """95 % interval of the true figure, whatever the other heads did."""
     seeds: int
     seed_error: float
     item_error: float
@@ -190,7 +195,7 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
     series = evidence.series[goal.column]
     gaps = _gaps(series)
     heads = [label for label in evidence.labels if label in series and series[label].seeds]
-    known = posterior(series, evidence.references, goal.typical_seed_deviation, new_items=new_items)
+    known = posterior(series, evidence.references, goal, new_items=new_items)
     if not heads:
         return GoalVerdict(goal, None, (), (), None, gaps, known.items)
     truth = known.draw(_DRAWS, seed)
@@ -199,22 +204,21 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
     regret = regrets(goal.sign * truth[:, columns])
     choice = heads[int(regret.mean(0).argmin())]
     pairs = {
-        (a, b): _difference(
-            goal, truth[:, place[a]] - truth[:, place[b]], known.mean[place[a]] - known.mean[place[b]]
-        )
+        (a, b): _difference(goal, known, truth, place[a], place[b])
         for a in known.labels
         for b in known.labels
         if a != b
     }
     first = np.bincount((goal.sign * truth[:, columns]).argmax(1), minlength=len(heads)) / len(truth)
+    low, high = (ends.clip(goal.least, goal.most).tolist() for ends in known.interval(LEVEL))
     standings = tuple(
-        _standing(known, truth, place[label], float(first[k]), regret[:, k], choice, pairs, goal)
-        for k, label in enumerate(heads)
+        _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], choice, pairs)
+        for k, c in enumerate(columns)
     )
     references = tuple(
-        _reference(known, truth[:, place[label]].clip(goal.least, goal.most), label, choice, heads, pairs)
+        _reference(known, c, (low[c], high[c]), choice, heads, pairs)
         for label in evidence.references
-        if label in place
+        if (c := place.get(label)) is not None
     )
     return GoalVerdict(
         goal,
@@ -241,34 +245,34 @@ def regrets(worth: Draws) -> Draws:
     return worth.max(1, keepdims=True) - worth
 
 
-def _difference(goal: Goal, draws: Float[NDArray[np.float64], " draws"], mean: float) -> Difference:
-    ahead = goal.sign * draws
-    low, high = _interval(ahead)
-    better = float(((ahead > 0) + 0.5 * (ahead == 0)).mean())
+def _difference(goal: Goal, known: Posterior, truth: Draws, one: int, other: int) -> Difference:
+    ahead = goal.sign * (truth[:, one] - truth[:, other])
+    low, high = np.quantile(ahead, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Difference(
-        goal.sign * float(mean), low, high, better, float((np.abs(ahead) <= goal.region).mean())
+        float(ahead.mean()),
+        float(low),
+        float(high),
+        float(((ahead > 0) + 0.5 * (ahead == 0)).mean()),
+        float((np.abs(ahead) <= goal.region).mean()),
+        goal.sign * float(known.mean[one] - known.mean[other]),
     )
 
 
 def _standing(
     known: Posterior,
-    truth: Draws,
     place: int,
+    interval: tuple[float, float],
     best: float,
     regret: Float[NDArray[np.float64], " draws"],
     choice: str,
     pairs: Mapping[tuple[str, str], Difference],
-    goal: Goal,
 ) -> Standing:
     label = known.labels[place]
-    nothing = Difference(0.0, 0.0, 0.0, 0.5, 1.0)
-    behind = pairs.get((choice, label), nothing)
-    low, high = _interval(truth[:, place].clip(goal.least, goal.most))
+    behind = pairs.get((choice, label), _NO_DIFFERENCE)
     return Standing(
         label,
         float(known.mean[place]),
-        low,
-        high,
+        *interval,
         int(known.seeds[place]),
         float(known.seed_error()[place]),
         float(known.item_error()[place]),
@@ -291,25 +295,18 @@ def _relation(chosen: bool, behind: Difference) -> Relation:
 
 def _reference(
     known: Posterior,
-    truth: Float[NDArray[np.float64], " draws"],
-    label: str,
+    place: int,
+    interval: tuple[float, float],
     choice: str,
     heads: Sequence[str],
     pairs: Mapping[tuple[str, str], Difference],
 ) -> Reference:
-    low, high = _interval(truth)
-    place = known.labels.index(label)
+    label = known.labels[place]
     return Reference(
         label,
         float(known.mean[place]),
-        low,
-        high,
+        *interval,
         float(known.item_error()[place]),
         pairs[choice, label],
         any(pairs[head, label].better >= (1 + LEVEL) / 2 for head in heads),
     )
-
-
-def _interval(draws: Float[NDArray[np.float64], " draws"]) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)

@@ -15,6 +15,10 @@ items tell; and heads of one study vary alike in units of e/N. So each head's va
 and of what the heads have in common (an inverse χ² prior whose scale is fitted by maximum likelihood), and
 the truth given the figures is Student's t and not normal. With one seed the variance is that of the other
 heads, or what is typical of the goal.
+
+The best of several noisy means is best partly by luck. So the true figures of the heads have a common prior,
+Student's t with 4 degrees of freedom around their mean, whose width the figures tell: where they differ no
+more than noise does, differences shrink; a head far off stays there (`shrinkage`). References stand outside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +31,15 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from spaceform._verdict.evidence import Series
+from spaceform._verdict.goals import Goal
+from spaceform._verdict.shrinkage import conditional_draws
 
-_WITH_ITEMS = 8.0  # degrees of freedom that the heads' common variance counts for, in units of e/N
-_WITHOUT_ITEMS = 4.0  # the same where only figures are known: heads differ more
+_FREEDOM = 3.0  # degrees of freedom that the heads' common variance counts for
+
+_PRIOR_WIDTH = 20.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
+_NEGLIGIBLE = 1e-3  # regions
+_DRAWS_PER_CHAIN = 8
+_INTERVAL_DRAWS = 4096
 
 Vector = Float[NDArray[np.float64], " labels"]
 Draws = Float[NDArray[np.float64], "draws labels"]
@@ -67,6 +77,9 @@ class Posterior:
     least: Vector
     """What the variance over seeds cannot be below: e/N."""
     source: tuple[Source, ...]
+    candidate: NDArray[np.bool_]
+    """Whether a label is a head, and no reference."""
+    region: float
 
     def item_error(self) -> Vector:
         """Standard errors of the means from the items."""
@@ -82,20 +95,31 @@ class Posterior:
         As if there were other numbers of seeds and `more_items` times the items, the means being the same.
         """
         rng = np.random.default_rng(seed)
-        half, labels = (draws + 1) // 2, len(self.labels)
+        chains = max(1, draws // _DRAWS_PER_CHAIN)
         counts = self.seeds.astype(np.float64) if seeds is None else seeds
-        shared = rng.standard_normal((half, labels)) @ _root(self.item_covariance).T
-        if self.items > 1:
-            shared *= np.sqrt((self.items - 1) / rng.chisquare(self.items - 1, (half, 1)))
-        variance = self.seed_variance * self.freedom / rng.chisquare(self.freedom, (half, labels))
-        variance = np.where(self.seed_variance > 0, np.maximum(variance, self.least), 0.0)
-        own = rng.standard_normal((half, labels)) * np.sqrt(variance / counts)
-        error = shared / np.sqrt(more_items) + own
-        return self.mean + np.concatenate([error, -error])[:draws]
+        own = self._seed_variances(rng, chains) / counts
+        small = (_NEGLIGIBLE * self.region) ** 2  # keeps the matrix regular where nothing varies
+        error = self.item_covariance / more_items + (own + small)[:, :, None] * np.eye(len(self.labels))
+        return conditional_draws(
+            self.mean, error, self.candidate, _PRIOR_WIDTH * self.region, _DRAWS_PER_CHAIN, rng
+        )
+
+    def interval(self, level: float) -> tuple[Vector, Vector]:
+        """Of each true figure by itself, whatever the other heads did."""
+        rng = np.random.default_rng(0)
+        own = np.sqrt(self._seed_variances(rng, _INTERVAL_DRAWS) / self.seeds)
+        shape = (_INTERVAL_DRAWS, len(self.labels))
+        error = np.abs(np.hypot(own, self.item_error()) * rng.standard_normal(shape))
+        half = np.quantile(error, level, axis=0)
+        return self.mean - half, self.mean + half
+
+    def _seed_variances(self, rng: np.random.Generator, draws: int) -> Draws:
+        drawn = self.freedom * self.seed_variance / rng.chisquare(self.freedom, (draws, len(self.labels)))
+        return np.where(self.seed_variance > 0, np.maximum(drawn, self.least), 0.0)
 
 
 def posterior(
-    series: Mapping[str, Series], references: Sequence[str], typical: float, *, new_items: bool = True
+    series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
 ) -> Posterior:
     """Of labels that have at least one figure. Without `new_items` the truth is that of this test split."""
     labels = tuple(label for label, one in series.items() if one.seeds)
@@ -110,7 +134,7 @@ def posterior(
         items += np.diag([one.doubt for one in rows])
     else:
         items = np.zeros((len(rows), len(rows)))
-    seen, floors, freedom, source = _seed_variances(rows, fixed, e / N, known, typical)
+    seen, floors, freedom, source = _seed_variances(rows, fixed, e / N, known, goal.typical_seed_deviation)
     return Posterior(
         labels,
         np.array([one.figures.mean() for one in rows]),
@@ -121,6 +145,8 @@ def posterior(
         freedom,
         floors,
         source,
+        ~fixed,
+        goal.region,
     )
 
 
@@ -151,12 +177,11 @@ def _seed_variances(
     unit = np.ones(len(rows))
     if known and (floor[several] > 0).any():
         unit = np.where(several & (floor > 0), floor, np.mean(floor[several & (floor > 0)]))
-    d0 = _WITH_ITEMS if known else _WITHOUT_ITEMS
     if several.any():
-        common = unit * _common_scale(own[several] / unit[several], d[several], d0)
+        common = unit * _common_scale(own[several] / unit[several], d[several])
     else:
         common = np.full(len(rows), typical**2)
-    variance = np.where(several, (d0 * common + d * np.nan_to_num(own)) / (d0 + d), common)
+    variance = np.where(several, (_FREEDOM * common + d * np.nan_to_num(own)) / (_FREEDOM + d), common)
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
     other = Source.OTHERS if several.any() else Source.TYPICAL
@@ -164,19 +189,20 @@ def _seed_variances(
         Source.FIXED if still else Source.SEEDS if many else other
         for still, many in zip(fixed, several, strict=True)
     )
-    return np.maximum(variance, least), least, d0 + d, source
+    return np.maximum(variance, least), least, _FREEDOM + d, source
 
 
-def _common_scale(ratios: Vector, d: Vector, d0: float) -> float:
+def _common_scale(ratios: Vector, d: Vector) -> float:
     """The scale s of variances whose ratios to s are F-distributed with d and d0 degrees of freedom.
 
     Maximum likelihood: Σ (d + d0) d r/(d r + d0 s) = Σ d, whose left side falls with s.
     """
+    d0 = _FREEDOM
     if not (ratios > 0).any():
         return 0.0
 
     def excess(s: float) -> float:
-        return float(((d + d0) * d * ratios / (d * ratios + d0 * s) - d).sum())
+        return float(((d + d0) * d * ratios / np.maximum(d * ratios + d0 * s, 1e-300) - d).sum())
 
     low, high = 0.0, float(ratios.max()) + 1e-300
     if excess(low) <= 0:

@@ -10,7 +10,7 @@ from spaceform._verdict.goals import Goal
 from spaceform._verdict.posterior import Posterior
 
 MOST_SEEDS = 100
-_DRAWS = 2048
+_DRAWS = 1024
 _MOST_ITEMS = 1_000.0  # times those there are
 
 
