@@ -9,7 +9,7 @@ import pandas as pd
 
 from spaceform.run.finished import Run
 from spaceform.run.recipe import Recipe, load
-from spaceform.study import published, verdict
+from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
 
 
@@ -88,9 +88,9 @@ class Study:
         return inside if inside.is_dir() else self.folder
 
     @property
-    def advice(self) -> list[verdict.Advice]:
+    def advice(self) -> list[summary.Advice]:
         """What to choose for each goal, and what the results do not say."""
-        return verdict.advice(self.table)
+        return summary.advice(self.table)
 
     @property
     def beside_paper(self) -> list[published.Pair]:
@@ -138,20 +138,20 @@ class Runs(Mapping[str, Run]):
 
 
 def _html(table: pd.DataFrame) -> str:
-    measures = verdict.measures(table)
+    measures = summary.measures(table)
     if not measures:
         return "<p>No run is finished yet.</p>"
-    rows = {measure: {row.label: row for row in verdict.summarize(table, measure)} for measure in measures}
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in measures}
     lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in measures)}</tr>"]
     for label in dict.fromkeys(str(label) for label in table["label"]):
         cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
         lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
-    said = [found.sentence for found in verdict.advice(table)]
+    said = [found.sentence for found in summary.advice(table)]
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
     return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
     if row is None:
         return "<td>–</td>"
     text = measure.text(row.mean, row.sem)

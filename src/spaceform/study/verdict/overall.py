@@ -13,9 +13,9 @@ from typing import final
 
 import numpy as np
 
-from spaceform._verdict.decide import GoalVerdict, Relation, decide
-from spaceform._verdict.evidence import Evidence, Series
-from spaceform._verdict.goals import REGIONS, Goal
+from spaceform.study.verdict.decide import GoalVerdict, Relation, decide
+from spaceform.study.verdict.evidence import Evidence, Series
+from spaceform.study.verdict.goals import REGIONS, Goal
 
 OVERALL = "overall"
 _SAME_COST = 1.25  # costs up to this ratio are the same

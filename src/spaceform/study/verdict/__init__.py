@@ -1,6 +1,6 @@
 """What the runs of a study say: which head to choose for which goal, how sure that is, and when to stop."""
 
-from spaceform._verdict.decide import (
+from spaceform.study.verdict.decide import (
     Difference,
     GoalVerdict,
     Reference,
@@ -9,10 +9,10 @@ from spaceform._verdict.decide import (
     Verdict,
     decide,
 )
-from spaceform._verdict.evidence import Evidence, Missing, Outputs, Series, evidence_from
-from spaceform._verdict.goals import GOALS, Goal, Unit
-from spaceform._verdict.posterior import Source
-from spaceform._verdict.settle import Settlement
+from spaceform.study.verdict.evidence import Evidence, Missing, Outputs, Series, evidence_from
+from spaceform.study.verdict.goals import GOALS, Goal, Unit
+from spaceform.study.verdict.posterior import Source
+from spaceform.study.verdict.settle import Settlement
 
 __all__ = [
     "GOALS",

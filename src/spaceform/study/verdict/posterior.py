@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from spaceform._verdict.evidence import Series
-from spaceform._verdict.goals import Goal
-from spaceform._verdict.shrinkage import conditional_draws
+from spaceform.study.verdict.evidence import Series
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.shrinkage import conditional_draws
 
 _FREEDOM = 3.0  # degrees of freedom that the heads' common variance counts for
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from spaceform._verdict import contributions
-from spaceform._verdict.goals import CLASSIFICATION, Goal
+from spaceform.study.verdict import contributions
+from spaceform.study.verdict.goals import CLASSIFICATION, Goal
 
 
 class Missing(Enum):

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from spaceform._verdict.evidence import Evidence, Missing, Series
-from spaceform._verdict.goals import Goal, with_regions
-from spaceform._verdict.posterior import Draws, Posterior, Source, posterior
-from spaceform._verdict.settle import Settlement, settlement
+from spaceform.study.verdict.evidence import Evidence, Missing, Series
+from spaceform.study.verdict.goals import Goal, with_regions
+from spaceform.study.verdict.posterior import Draws, Posterior, Source, posterior
+from spaceform.study.verdict.settle import Settlement, settlement
 
 LEVEL = 0.95
 _DRAWS = 8192

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
-from spaceform._verdict.decide import GoalVerdict, Verdict, decide
-from spaceform._verdict.evidence import Evidence
+from spaceform.study.verdict.decide import GoalVerdict, Verdict, decide
+from spaceform.study.verdict.evidence import Evidence
 
 FIRST_SEEDS = 3
 MOST_SEEDS = 10

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from spaceform._verdict.decide import Gap, GoalVerdict, Relation, Standing
-from spaceform._verdict.evidence import Missing
-from spaceform._verdict.goals import Goal
-from spaceform._verdict.overall import Choice, Recommendation, Why
-from spaceform._verdict.posterior import Source
-from spaceform._verdict.race import Decision, Question, Reason
+from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing
+from spaceform.study.verdict.evidence import Missing
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.overall import Choice, Recommendation, Why
+from spaceform.study.verdict.posterior import Source
+from spaceform.study.verdict.race import Decision, Question, Reason
 
 Name = Callable[[str], str]
 

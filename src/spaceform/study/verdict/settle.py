@@ -6,8 +6,8 @@ from typing import final
 
 import numpy as np
 
-from spaceform._verdict.goals import Goal
-from spaceform._verdict.posterior import Posterior
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.posterior import Posterior
 
 MOST_SEEDS = 100
 _DRAWS = 1024
