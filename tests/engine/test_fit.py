@@ -16,7 +16,6 @@ from spaceform.engine import (
     Diverged,
     Part,
     Rows,
-    Standardised,
     fit,
     fit_temperature,
     refit,
@@ -25,6 +24,7 @@ from spaceform.engine import (
 )
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
+from spaceform.nets.features import Standardised
 
 SHORT = Candidate(hidden=(32,), dim=8, dropout=0.1, lr=0.01, batch_size=32, epochs=6)
 

@@ -11,7 +11,6 @@ A `Candidate` is a frozen value; a `Trial` is a plain record. It imports heads a
 recipes, folders, studies or the command line.
 """
 
-from spaceform.engine.blocks import FeatureNet, Standardised
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.fit import (
     DRAWS,
@@ -37,7 +36,6 @@ __all__ = [
     "SEARCHED",
     "Candidate",
     "Diverged",
-    "FeatureNet",
     "Look",
     "Model",
     "NothingTrained",
@@ -47,7 +45,6 @@ __all__ = [
     "Rehearsal",
     "Rows",
     "Setting",
-    "Standardised",
     "Trial",
     "fit",
     "fit_temperature",

@@ -24,6 +24,14 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """For the head's constructor."""
 
+    def embedding(self, features: int, classes: int) -> tuple[int, bool]:
+        """Coordinates of the embedding, and whether features are projected rather than kept as they are."""
+        if self.dim is not None:
+            return self.dim, True
+        if self.hidden:
+            return max(2, min(256, max(32, classes))), True
+        return (features, False) if features > 1 else (2, True)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self) | {"hidden": list(self.hidden), "options": dict(self.options)}

@@ -18,11 +18,11 @@ from jaxtyping import Float, Integer
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from spaceform.engine.blocks import FeatureNet, Standardised
 from spaceform.engine.candidate import Candidate
 from spaceform.heads import HEADS, Head
+from spaceform.heads._kernels.fixed_draws import predictive
 from spaceform.heads.base import log_mean_softmax
-from spaceform.predictive import predictive
+from spaceform.nets.features import FeatureBody, FeaturesNet, Standardised
 
 DRAWS = 64
 """Fixed draws of a stochastic head, at prediction."""
@@ -93,26 +93,27 @@ def _with(rows: Rows, inputs: Standardised) -> Rows:
 
 
 class Look(NamedTuple):
-    """What was seen after an epoch: its number from 1, the training objective, the held-out loss."""
+    """What was seen after an epoch: its number from 1, the training objective, loss and accuracy held out."""
 
     epoch: int
     objective: float
     held_out_nll: float
+    accuracy: float
 
 
 @final
 class Model(nn.Module):
-    """Features as they came in, logit samples out: standardisation, net and head."""
+    """Features as they came in, logit samples out: a net and a head."""
 
-    def __init__(self, inputs: Standardised, net: FeatureNet, head: Head) -> None:
+    def __init__(self, net: FeaturesNet, head: Head) -> None:
         super().__init__()
-        self.inputs, self.net, self.head = inputs, net, head
+        self.net, self.head = net, head
 
     @torch.no_grad()
     def embed(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n dim"]:
         """Embeddings, un-normalised."""
         self.eval()
-        return torch.cat([self.net(self.inputs(rows)) for rows in x.split(1024)])
+        return torch.cat([self.net(rows) for rows in x.split(1024)])
 
     @torch.no_grad()
     def logits(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "draws n classes"]:
@@ -144,9 +145,7 @@ class Rehearsal:
     @property
     def accuracy(self) -> float:
         """The held-out share that is right."""
-        y, w = self.held_out
-        right = log_mean_softmax(self.logits).argmax(1) == y
-        return float((right * w).sum() / w.sum())
+        return _accuracy(self.logits, *self.held_out)
 
     def temperature(self) -> float:
         """The temperature that fits the held-out rows."""
@@ -176,11 +175,12 @@ def rehearse(
         if epoch % every and epoch != candidate.epochs:
             continue
         found = [run.logits(p.held_out.x, _WATCHING_DRAWS) for run, p in zip(runs, parts, strict=True)]
-        nll = weighted_nll(torch.cat(found, dim=1), y, w)
+        seen = torch.cat(found, dim=1)
+        nll = weighted_nll(seen, y, w)
         if not math.isfinite(nll):
             raise Diverged(f"the held-out loss is {nll} after epoch {epoch}; try a lower lr")
         lowest = min((look.held_out_nll for look in history), default=math.inf)
-        history.append(Look(epoch, objective, nll))
+        history.append(Look(epoch, objective, nll, _accuracy(seen, y, w)))
         if nll < lowest:
             best, states = epoch, [run.state() for run in runs]
         elif epoch - best > _PATIENCE * candidate.epochs:
@@ -221,6 +221,13 @@ def weighted_nll(
     return float((nll * w).sum() / w.sum())
 
 
+def _accuracy(
+    logits: Float[Tensor, "draws n classes"], y: Integer[Tensor, " n"], w: Float[Tensor, " n"]
+) -> float:
+    right = log_mean_softmax(logits).argmax(1) == y
+    return float((right * w).sum() / w.sum())
+
+
 def fit_temperature(
     logits: Float[Tensor, "draws n classes"], y: Integer[Tensor, " n"], w: Float[Tensor, " n"]
 ) -> float:
@@ -245,7 +252,10 @@ class _Training:
         make = HEADS[head] if isinstance(head, str) else head
         with _building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.net = FeatureNet(candidate, rows.x.shape[1], classes).to(rows.x)
+            dim, projected = candidate.embedding(rows.x.shape[1], classes)
+            self.net = FeatureBody(
+                rows.x.shape[1], dim, candidate.hidden, candidate.dropout, projected=projected
+            ).to(rows.x)
             self.head = make(self.net.dim, classes, **candidate.options).to(rows.x)
             self.head.prepare(self.net.calm(rows.x[:4096]))
         self.net.lend(self.generator)
@@ -313,7 +323,7 @@ class _Training:
         self.head.load_state_dict(state[1])
         self.net.lend(None)
         self.net.eval()
-        return Model(inputs, self.net, self.head)
+        return Model(FeaturesNet(inputs, self.net), self.head)
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

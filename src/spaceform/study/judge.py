@@ -30,10 +30,12 @@ class Advice:
     costs: Mapping[str, Cost]
 
     def leading(self, column: str) -> frozenset[str]:
-        """The choice for a goal and the heads that are practically as good; empty where there is no verdict."""
-        found = next((one for one in self.verdict.goals if one.goal.column == column), None)
-        first = (Relation.CHOSEN, Relation.EQUIVALENT)
-        return frozenset(one.label for one in found.standings if one.relation in first) if found else frozenset()
+        """The choice for a goal and the heads that are practically as good; empty without a verdict."""
+        leads = (Relation.CHOSEN, Relation.EQUIVALENT)
+        found = (one for one in self.verdict.goals if one.goal.column == column)
+        return frozenset(
+            standing.label for one in found for standing in one.standings if standing.relation in leads
+        )
 
     def overall(self, name: Name = str) -> list[str]:
         """The recommendation over all goals, in sentences; `name` turns a label into what people read."""
@@ -116,4 +118,6 @@ def _outputs(folder: Path, metrics: Mapping[str, Any]) -> Outputs:
     if not path.exists():
         return Outputs(figures=figures)
     with np.load(path, allow_pickle=False) as arrays:
-        return Outputs.of({name: arrays[name] for name in arrays.files}, metrics.get("calibrator", ""), figures)
+        return Outputs.of(
+            {name: arrays[name] for name in arrays.files}, metrics.get("calibrator", ""), figures
+        )

@@ -34,9 +34,7 @@ class KeptReference:
     outputs: Outputs
 
 
-def write_reference(
-    folder: Path, name: str, arrays: Mapping[str, Any], about: Mapping[str, Any]
-) -> None:
+def write_reference(folder: Path, name: str, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Keep a reference in the folder of a study: arrays as a run's outputs have them, and a record."""
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)

@@ -27,7 +27,7 @@ def conditional_draws(
 ) -> Float[NDArray[np.float64], "draws labels"]:
     """Draws of θ, `per_chain` for each matrix V; some labels share the prior, the others have none."""
     chains, labels = len(V), len(y)
-    precision = np.linalg.inv(V)
+    precision: Matrices = np.linalg.inv(V).astype(np.float64, copy=False)
     pull = precision @ y
     k = int(shrunk.sum())
     if k < 2:

@@ -1,15 +1,46 @@
-"""Nets for features: standardisation, a scale of every feature, a projection, hidden layers."""
+"""Nets for features: standardisation, then a scale of every feature, a projection, or hidden layers."""
 
-from typing import final
+from collections.abc import Sequence
+from typing import Annotated, Literal, final
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
-from spaceform.engine.candidate import Candidate
+from spaceform._value import Positive
+from spaceform.nets.options import NetOptions
 
 _NORM = 3.0
 """Root mean square of ‖z‖ at the start. Larger, and Euclidean and hyperbolic logits start as loud noise."""
+
+
+@final
+class FeaturesOptions(NetOptions):
+    """`FeaturesNet`, for rows of numbers: what the engine for features trains."""
+
+    name: Literal["features"] = "features"
+    hidden: tuple[Positive, ...] = ()
+    """Units of the hidden layers; none: the embedding is linear in the features."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of features, or of hidden units where there are hidden layers, left out in training."""
+    projected: bool = True
+    """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
+    `dim` is their number.
+    """
+
+    def build(self, input_shape: Sequence[int]) -> "FeaturesNet":
+        """The net; mean and spread of the features are not known yet."""
+        features = torch.Size(input_shape).numel()
+        if not (self.projected or self.hidden) and self.dim != features:
+            raise ValueError(
+                f"net.projected=false keeps the {features} features as they are, but net.dim is {self.dim}; "
+                f"set net.dim={features}, or net.projected=true"
+            )
+        return FeaturesNet(
+            Standardised(features),
+            FeatureBody(features, self.dim, self.hidden, self.dropout, projected=self.projected),
+        )
 
 
 @final
@@ -83,17 +114,32 @@ class Dropout(nn.Module):
 
 
 @final
-class FeatureNet(nn.Module):
-    """Standardised features in, embeddings out: the net that a candidate describes.
+class FeaturesNet(nn.Module):
+    """Features as they come in, embeddings out."""
+
+    def __init__(self, inputs: Standardised, body: "FeatureBody") -> None:
+        super().__init__()
+        self.inputs, self.body = inputs, body
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        return self.body(self.inputs(x))
+
+
+@final
+class FeatureBody(nn.Module):
+    """Standardised features in, embeddings out.
 
     A constant factor, set by `calm` from the untrained net, makes embeddings start with a norm of about 3.
     """
 
     factor: Tensor
 
-    def __init__(self, candidate: Candidate, features: int, classes: int) -> None:
+    def __init__(
+        self, features: int, dim: int, hidden: Sequence[int], dropout: float, *, projected: bool
+    ) -> None:
         super().__init__()
-        self.body, self.dim = _body(candidate, features, classes)
+        self.dim = dim
+        self.body = _layers(features, dim, hidden, dropout, projected)
         self.register_buffer("factor", torch.ones(()))
 
     @torch.no_grad()
@@ -116,24 +162,16 @@ class FeatureNet(nn.Module):
                 module.generator = generator
 
 
-def embedding_dim(candidate: Candidate, features: int, classes: int) -> int:
-    """Coordinates of the embedding: as asked for; else as many as features, or enough for the classes."""
-    if candidate.dim is not None:
-        return candidate.dim
-    return max(2, min(256, max(32, classes))) if candidate.hidden else max(2, features)
-
-
-def _body(c: Candidate, features: int, classes: int) -> tuple[nn.Module, int]:
-    dim = embedding_dim(c, features, classes)
-    if not c.hidden and dim == features and c.dim is None:
-        return nn.Sequential(Dropout(c.dropout), Scaled(features)), dim
+def _layers(features: int, dim: int, hidden: Sequence[int], dropout: float, projected: bool) -> nn.Module:
+    if not hidden and not projected:
+        return nn.Sequential(Dropout(dropout), Scaled(features))
     layers: list[nn.Module] = []
     width = features
-    for units in c.hidden:
+    for units in hidden:
         # A bias before batch norm would be subtracted again.
-        layers += [nn.Linear(width, units, bias=False), nn.BatchNorm1d(units), nn.ReLU(), Dropout(c.dropout)]
+        layers += [nn.Linear(width, units, bias=False), nn.BatchNorm1d(units), nn.ReLU(), Dropout(dropout)]
         width = units
     last = nn.Linear(width, dim)
     nn.init.orthogonal_(last.weight)
     nn.init.zeros_(last.bias)
-    return nn.Sequential(*(layers or [Dropout(c.dropout)]), last), dim
+    return nn.Sequential(*(layers or [Dropout(dropout)]), last)
