@@ -35,6 +35,10 @@ class Head(nn.Module, ABC):
     defaults: ClassVar[Mapping[str, Start]] = {}
     """Where a comparison starts, by kind of data: "features", "pixels"."""
 
+    warmup_epochs: int = 0
+    """First epochs that train another objective than the later ones: they do not count when training asks
+    which epoch was best and how long none was better.
+    """
     log_beta: Tensor
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:

@@ -230,14 +230,22 @@ class Recipes(Mapping[str, Recipe]):
         return len(self._rows)
 
 
-def shipped(file: str) -> Recipes:
-    """The recipes of a TOML file that comes with the package."""
-    return Recipes(tomllib.loads(files("spaceform").joinpath("recipes", file).read_text("utf-8")))
+def shipped(*names: str) -> Recipes:
+    """The recipes of TOML files that come with the package; a later file changes those of an earlier one."""
+    tables: dict[str, Any] = {}
+    for name in names:
+        tables = _merge(
+            tables, tomllib.loads(files("spaceform").joinpath("recipes", name).read_text("utf-8"))
+        )
+    return Recipes(tables)
 
 
 def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top."""
-    named = {**PAPER._rows, **QUICK._rows}
+    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top.
+
+    `authors/mnist/vmf` is the same as the paper's code has it: see `AUTHORS`.
+    """
+    named = {**PAPER._rows, **QUICK._rows, **{f"authors/{name}": row for name, row in AUTHORS._rows.items()}}
     path = Path(source)
     if str(source) in named:
         recipe = make(named[str(source)], source=str(source))
@@ -274,5 +282,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 PAPER: Recipes = shipped("paper.toml")
 """The hyperparameter tables of the paper, and Power Spherical with the rows of vMF."""
+AUTHORS: Recipes = shipped("paper.toml", "authors.toml")
+"""The same rows, where the public code of the paper does otherwise than its text as the code does."""
 QUICK: Recipes = shipped("quick.toml")
 """`digits/*`: seconds on a laptop."""

@@ -30,11 +30,15 @@ class Plateau:
     since_cut: int = 0
     """Epochs since the best or since the last cut."""
     cuts: int = 0
+    warmup: int = 0
+    """The first epoch that counts; the best before it is forgotten there."""
 
     def after(self, epoch: int, score: float, schedule: Schedule) -> "Plateau":
         """Having seen the validation score of `epoch`."""
-        if self.best_score is None or score > self.best_score:
-            return Plateau(score, epoch, cuts=self.cuts)
+        if self.best_score is None or epoch == self.warmup or score > self.best_score:
+            return Plateau(score, epoch, cuts=self.cuts, warmup=self.warmup)
+        if epoch < self.warmup:
+            return self
         if self.since_cut + 1 >= schedule.patience:
             return replace(self, stale=self.stale + 1, since_cut=0, cuts=self.cuts + 1)
         return replace(self, stale=self.stale + 1, since_cut=self.since_cut + 1)
@@ -95,7 +99,8 @@ class TrainingState:
         self, recipe: Recipe, epoch: int, step: int, losses: Tensor, lr: float, done: bool = False
     ) -> Progress:
         seconds = [record["seconds"] for record in self.history[-10:]]
-        end = min(recipe.budget.epochs, max(self.plateau.best_epoch, 0) + recipe.budget.patience + 1)
+        counted_from = max(self.plateau.best_epoch, self.plateau.warmup)
+        end = min(recipe.budget.epochs, counted_from + recipe.budget.patience + 1)
         return Progress(
             epoch=epoch,
             epochs=recipe.budget.epochs,

@@ -129,7 +129,8 @@ def _fit(
         now = fabric.broadcast(restored(folder, recipe, parts) if leads else None)
         if now is None:
             model.head.prepare(_untrained_embeddings(model, parts, recipe, fabric.device, workers))
-            now = TrainingState(0, Plateau(), [], copied(model), copied(model), {})
+            plateau = Plateau(warmup=model.head.warmup_epochs)
+            now = TrainingState(0, plateau, [], copied(model), copied(model), {})
         now.into(model, optimizer)
         if leads:
             _write_history(folder, now.history)
