@@ -13,8 +13,8 @@ from spaceform.study.choices import Length, Sampler
 if TYPE_CHECKING:
     from spaceform.cli.terminal import Board
     from spaceform.study.folder import RunStatus
-    from spaceform.study.outcome import Study
     from spaceform.study.place import Place
+    from spaceform.verbs.outcome import Study
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
@@ -138,7 +138,7 @@ def reproduce(
     """
     import spaceform
     from spaceform.cli.terminal import print_beside
-    from spaceform.study.compare import paper_data
+    from spaceform.verbs.compare import paper_data
 
     place, changes, failed = _place(on, processes, address, cpus, gpus), _changes(settings), 0
     chosen = paper_data(names)  # all data are looked at before the first run starts

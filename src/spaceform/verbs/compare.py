@@ -14,10 +14,10 @@ from spaceform.run.recipe import Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Sampler
 from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
-from spaceform.study.outcome import Study
 from spaceform.study.place import Event, Place, Watcher, unwatched
 from spaceform.study.processes import Processes
-from spaceform.study.source import Data, find
+from spaceform.verbs.outcome import Study
+from spaceform.verbs.source import Data, find
 
 Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
 """Given how far the runs are, a context whose value is told of every event."""
