@@ -149,7 +149,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
     long, short = job("cosine", budget__epochs=500, budget__patience=500), job("cosine", 1)
     ends: list[tuple[str, str]] = []
     with Pool(1) as pool:
-        pool.submit(long, tmp_path / "long", measure=False)
+        pool.submit(long, tmp_path / "long", partial(perform, measure=False))
         while pool.busy:
             for event in pool.events():
                 if event.kind == "progress" and event.job == long:
@@ -157,7 +157,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
                 if event.kind in ("stopped", "finished"):
                     ends.append((event.job.name, event.kind))
             if pool.room and len(ends) == 1:
-                pool.submit(short, tmp_path / "short", measure=False)
+                pool.submit(short, tmp_path / "short", partial(perform, measure=False))
     assert ends == [("cosine-seed0", "stopped"), ("cosine-seed1", "finished")]
     assert not (tmp_path / "short" / "metrics.json").exists()
 
