@@ -19,6 +19,7 @@ from spaceform.messages import counted
 from spaceform.run.progress import duration
 from spaceform.study import summary
 from spaceform.study.folder import RunStatus
+from spaceform.study.judge import Advice
 from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
@@ -193,7 +194,7 @@ def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: P
     return f"{failed} of {counted(runs, 'run')} failed: {why}; the same command tries them again"
 
 
-def print_results(table: pd.DataFrame) -> None:
+def print_results(table: pd.DataFrame, advice: Advice | None) -> None:
     """The tables, what is under them, and the advice."""
     console = _console()
     columns = summary.measures(table)
@@ -228,8 +229,8 @@ def print_results(table: pd.DataFrame) -> None:
     if plain and not alone:
         console.print("* marks what a terminal shows in bold.")
     console.print()
-    for found in summary.advice(table):
-        console.print(found.sentence, highlight=False)
+    for sentence in advice.sentences() if advice is not None else ():
+        console.print(sentence, highlight=False)
 
 
 def _title(measure: summary.Measure) -> list[str]:

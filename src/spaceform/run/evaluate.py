@@ -19,6 +19,7 @@ from spaceform.metrics.retrieval import retrieval as search
 from spaceform.run import calibration, files
 from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
+from spaceform.run.fit import held_out, is_for_features
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor, blocks
@@ -107,23 +108,23 @@ def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, device = run.model.head, run.device
-    z_val = _embed(run.model, parts, parts.split.val, device, workers)
-    fitted = _calibration(head, z_val, parts.targets[parts.split.val])
+    fitted = Calibration.fit(*_held_out(run, parts, workers))
     z = _embed(run.model, parts, parts.split.test, device, workers)
     y = parts.targets[parts.split.test]
     log_probs, confidence, calibrated = _predictions(head, z, fitted)
     correct, top = log_probs.argmax(1) == y, log_probs.amax(1)
+    own = _own_retrieval(head, *_some(z, y), "sampled", k=(1,), seed=seed)
     found: dict[str, Any] = {
         "items": len(y),
         "validation_score": run.result["score"],
-        **_quality(log_probs, y),
+        **quality(log_probs, y),
         "auroc_confidence": _number(metrics.auroc, confidence, correct),
         "auroc_probability": _number(metrics.auroc, top, correct),
         "aurc_confidence": _number(metrics.aurc, confidence, correct),
         "aurc_probability": _number(metrics.aurc, top, correct),
-        "retrieval": _search_within_classes(head, z, y, seed),
+        "retrieval": _of_search(own, z, y),
         "calibrator": fitted.chosen,
-        "calibrated": {name: _quality(found, y) for name, found in calibrated.items()},
+        "calibrated": {name: quality(found, y) for name, found in calibrated.items()},
     }
     outputs = {
         "embeddings": z,
@@ -133,14 +134,29 @@ def _classification(
         "index": parts.split.test,
         "classes": np.array(parts.classes),
         **{f"probabilities_{name}": found.exp() for name, found in calibrated.items()},
+        **_by_query(own),
     }
     files.write_json(run.path / calibration.FILE, fitted.to_json())
     return found, {name: _array(value) for name, value in outputs.items()}
 
 
-def _calibration(head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Calibration:
-    samples = torch.cat([head.logit_samples(part).cpu() for part in blocks(head, z)], dim=1)
-    return Calibration.fit(samples, y, head.confidence(z).cpu())
+def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logit samples, labels and confidences of rows that the model did not train on, to calibrate with.
+
+    A run on features was trained on its validation rows in the end; its rehearsal was not.
+    """
+    if is_for_features(run.recipe):
+        seen = list(held_out(run.path, run.recipe, parts))
+        joined = torch.cat([samples for samples, _, _ in seen], dim=1)
+        return (
+            joined,
+            torch.cat([y for _, y, _ in seen]),
+            torch.cat([confidence for _, _, confidence in seen]),
+        )
+    head = run.model.head
+    z = _embed(run.model, parts, parts.split.val, run.device, workers)
+    samples = [head.logit_samples(part).cpu() for part in blocks(head, z)]
+    return torch.cat(samples, dim=1), parts.targets[parts.split.val], head.confidence(z).cpu()
 
 
 def _predictions(
@@ -204,24 +220,36 @@ def _own_retrieval(
     return expected_retrieval(_copies(head, z, seed), y, head.geometry, k=k)
 
 
-def _search_within_classes(
-    head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"], seed: int
-) -> dict[str, float | int | None]:
-    """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
+def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Retrieval:
+    """How well vectors find their own class by the cosine, among the items that a classifier's are."""
+    return search(*_some(z, y), Sphere(), k=(1,))
+
+
+def _some(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """At most 3,000 items to search among, the same ones for every run."""
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_SEARCHED].sort().values
-    z, y = z[some.to(z.device)], y[some]
-    own = _own_retrieval(head, z, y, "sampled", k=(1,), seed=seed)
+    return z[some.to(z.device)], y[some]
+
+
+def _of_search(own: Retrieval, z: Tensor, y: Tensor) -> dict[str, float | int | None]:
+    """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
     return {
-        "items": len(y),
+        "items": len(own.average_precision),
         "map_at_r": _number(float, own.map_at_r),
         "recall_at_1": _number(float, own.recall[1]),
-        "cosine_map_at_r": _number(float, search(z, y, Sphere(), k=(1,)).map_at_r),
+        "cosine_map_at_r": _number(float, found_within_classes(z, y).map_at_r),
     }
 
 
-def _quality(
-    log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]
-) -> dict[str, float | None]:
+def _by_query(own: Retrieval) -> dict[str, Tensor]:
+    return {
+        "average_precision": own.average_precision.float(),
+        "nearest_is_own": torch.where(own.first_rank.isnan(), torch.nan, (own.first_rank <= 1).float()),
+    }
+
+
+def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
+    """Figures of predictions, as trained or calibrated."""
     probs = log_probs.exp()
     return {
         "accuracy": _number(metrics.accuracy, log_probs, y),

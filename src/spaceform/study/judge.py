@@ -43,6 +43,14 @@ class Advice:
             return []
         return overall(self.recommendation, [one.goal for one in self.verdict.goals], name)
 
+    def sentences(self, name: Name = str) -> list[str]:
+        """Everything there is to say, a sentence each: the choice over all goals first."""
+        said = self.overall(name)
+        titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
+        for column, found in self.by_goal(name).items():
+            said.append(f"{titles[column][:1].upper()}{titles[column][1:]}: {' '.join(found)}")
+        return said
+
     def by_goal(self, name: Name = str) -> dict[str, list[str]]:
         """What there is to say of each goal that counts, by its column."""
         chosen = self.recommendation.goals if self.recommendation is not None else {}

@@ -11,6 +11,7 @@ from spaceform.run.finished import Run
 from spaceform.run.recipe import Recipe, load
 from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.judge import Advice, judge
 
 
 @final
@@ -30,6 +31,11 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({str(self.folder)!r}, {len(self.jobs)} runs)"
+
+    @property
+    def kept(self) -> StudyFolder:
+        """The folder behind it, with its plan."""
+        return self._kept
 
     @property
     def folder(self) -> Path:
@@ -88,9 +94,9 @@ class Study:
         return inside if inside.is_dir() else self.folder
 
     @property
-    def advice(self) -> list[summary.Advice]:
-        """What to choose for each goal, and what the results do not say."""
-        return summary.advice(self.table)
+    def advice(self) -> Advice | None:
+        """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
+        return judge(self._kept)
 
     @property
     def beside_paper(self) -> list[published.Pair]:
@@ -114,7 +120,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The table and the advice, in a notebook."""
-        return _html(self.table)
+        return _html(self.table, self.advice)
 
 
 @final
@@ -137,7 +143,7 @@ class Runs(Mapping[str, Run]):
         return f"Runs({', '.join(self._paths)})"
 
 
-def _html(table: pd.DataFrame) -> str:
+def _html(table: pd.DataFrame, advice: Advice | None) -> str:
     measures = summary.measures(table)
     if not measures:
         return "<p>No run is finished yet.</p>"
@@ -146,7 +152,7 @@ def _html(table: pd.DataFrame) -> str:
     for label in dict.fromkeys(str(label) for label in table["label"]):
         cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
         lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
-    said = [found.sentence for found in summary.advice(table)]
+    said = advice.sentences() if advice is not None else []
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
     return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
 
