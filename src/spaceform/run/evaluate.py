@@ -21,7 +21,7 @@ from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
-from spaceform.run.predictor import Predictor
+from spaceform.run.predictor import Predictor, blocks
 from spaceform.run.recipe import RecipeError
 
 Compared = Literal["sampled", "direction"]
@@ -139,8 +139,7 @@ def _classification(
 
 
 def _calibration(head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Calibration:
-    predictor = Predictor(head)
-    samples = torch.cat([predictor.logit_samples(part).cpu() for part in predictor.blocks(z)], dim=1)
+    samples = torch.cat([head.logit_samples(part).cpu() for part in blocks(head, z)], dim=1)
     return Calibration.fit(samples, y, head.confidence(z).cpu())
 
 
@@ -148,19 +147,15 @@ def _predictions(
     head: Head, z: Float[Tensor, "items dim"], fitted: Calibration
 ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"], dict[str, Tensor]]:
     """Log-probabilities as trained, the confidence, and log-probabilities by every calibrator."""
-    predictor = Predictor(head)
     plain: list[Tensor] = []
     calibrated: dict[str, list[Tensor]] = {name: [] for name in fitted.fitted}
-    confidence = head.confidence(z)
-    done = 0
-    for part in predictor.blocks(z):
-        samples = predictor.logit_samples(part)
+    for part in blocks(head, z):
+        samples, confidence = head.logit_samples(part), head.confidence(part)
         plain.append(log_mean_softmax(samples).cpu())
-        κ = confidence[done : done + len(part)]
         for name, calibrator in fitted.fitted.items():
-            calibrated[name].append(calibrator(samples, κ).cpu())
-        done += len(part)
-    return torch.cat(plain), confidence.cpu(), {name: torch.cat(found) for name, found in calibrated.items()}
+            calibrated[name].append(calibrator(samples, confidence).cpu())
+    joined = {name: torch.cat(found) for name, found in calibrated.items()}
+    return torch.cat(plain), head.confidence(z).cpu(), joined
 
 
 def _retrieval(

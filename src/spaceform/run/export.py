@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spaceform.heads.base import StochasticHead
 from spaceform.run import files
 from spaceform.run.finished import Run
 from spaceform.run.predictor import Predictor
@@ -42,27 +43,29 @@ class Graph(nn.Module):
         return *self.predictor(z), z
 
 
-def graph(run: Run, *, calibrator: str | None = "auto", draws: int = 64) -> Graph:
+def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None) -> Graph:
     """A copy of the run as one module in evaluation mode, on the CPU, in float32.
 
     Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
     one of those that `evaluate` fitted, "auto" for the one it chose, or None for the probabilities as
-    trained. With another number of `draws` the probabilities differ a little from those of `evaluate`.
+    trained. Another number of fixed `draws` of a stochastic head gives probabilities a little different from
+    those of `evaluate`.
     """
     chosen = run.predictor(calibrator).calibrator
     scale = None if run.how is None or not run.how.mean else _ZScore(run.how.mean, run.how.std)
     model = deepcopy(run.model).cpu().float()
+    if draws is not None and isinstance(model.head, StochasticHead):
+        model.head.draws = draws
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             # A table may be a view of a larger one; a saved program wants tensors whole.
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     narrow = None if chosen is None else deepcopy(chosen).cpu().float()
-    predictor = Predictor(model.head, narrow, draws=draws)
-    return Graph(model.net, predictor, scale).eval()
+    return Graph(model.net, Predictor(model.head, narrow), scale).eval()
 
 
 def export(
-    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int = 64
+    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int | None = None
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 

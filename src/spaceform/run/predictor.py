@@ -4,7 +4,6 @@
 same probabilities everywhere.
 """
 
-from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -12,10 +11,9 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from spaceform.calibrators import Calibrator
-from spaceform.heads._kernels.fixed_draws import predictive
 from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
 
-_NUMBERS = 2**22
+_NUMBERS = 2**20
 """Logits of a block: a stochastic head has many draws of many classes."""
 
 
@@ -26,37 +24,33 @@ class Predictor(nn.Module):
     Stochastic heads predict from fixed draws: the same item gives the same probabilities in every batch.
     """
 
-    def __init__(self, head: Head, calibrator: Calibrator | None = None, *, draws: int = 64) -> None:
+    def __init__(self, head: Head, calibrator: Calibrator | None = None) -> None:
         super().__init__()
         self.head = head
-        self.fixed = predictive(head, draws=draws)
         self.calibrator = calibrator
-        self.draws = draws if isinstance(head, StochasticHead) else 1
 
     def forward(
         self, z: Float[Tensor, "batch dim"], generator: Generator | None = None
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
         """(probabilities, confidence); with a generator the draws are random."""
         confidence = self.head.confidence(z)
-        samples = self.logit_samples(z, generator)
+        samples = self.head.logit_samples(z, generator=generator)
         if self.calibrator is None:
             return log_mean_softmax(samples).exp(), confidence
         return self.calibrator(samples, confidence).exp(), confidence
-
-    def logit_samples(
-        self, z: Float[Tensor, "batch dim"], generator: Generator | None = None
-    ) -> Float[Tensor, "draws batch classes"]:
-        """Logits of every draw, which a calibrator scales before they are averaged."""
-        return self.fixed(z) if generator is None else self.head.logit_samples(z, generator=generator)
-
-    def blocks(self, z: Float[Tensor, "items dim"]) -> Iterator[Float[Tensor, "block dim"]]:
-        """Parts that fit into memory with all their draws."""
-        return iter(z.split(max(1, _NUMBERS // (self.draws * self.head.num_classes))))
 
     @torch.inference_mode()
     def predict(
         self, z: Float[Tensor, "items dim"], generator: Generator | None = None
     ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
         """(probabilities, confidence) of any number of embeddings, block by block."""
-        probabilities, confidence = zip(*(self(part, generator) for part in self.blocks(z)), strict=True)
+        probabilities, confidence = zip(
+            *(self(part, generator) for part in blocks(self.head, z)), strict=True
+        )
         return torch.cat(probabilities), torch.cat(confidence)
+
+
+def blocks(head: Head, z: Float[Tensor, "items dim"]) -> tuple[Float[Tensor, "block dim"], ...]:
+    """Parts of the embeddings that fit into memory with all their draws."""
+    draws = head.draws if isinstance(head, StochasticHead) else 1
+    return z.split(max(1, _NUMBERS // (draws * head.num_classes)))
