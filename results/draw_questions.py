@@ -15,7 +15,7 @@ import pandas as pd
 from archive import RESULTS, load, names
 
 from spaceform.report.style import COLORS, INK, RC, display
-from spaceform.study.verdict import standard_error
+from spaceform.study.summary import standard_error
 
 IMAGES = RESULTS.parent / "docs" / "images"
 L2, NLL = "calibration_error_l2", "nll"

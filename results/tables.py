@@ -15,7 +15,7 @@ from archive import RESULTS, load
 
 from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
-from spaceform.study.verdict import Measure, standard_error, summarize
+from spaceform.study.summary import Measure, standard_error, summarize
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")

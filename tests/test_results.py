@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from spaceform.study.folder import Study
+from spaceform import Study
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -57,7 +57,7 @@ def test_an_unpacked_study_is_the_study_that_was_kept(module, tmp_path: Path) ->
         assert archive.unpack(name, tmp_path / name) == len(kept.results())
         study = Study.open(tmp_path / name)
         assert study.notes == kept.study["notes"]
-        found, own = study.results().set_index("run"), kept.results().set_index("run")
+        found, own = study.table.set_index("run"), kept.results().set_index("run")
         assert (found["state"] == "finished").all()
         columns = own.columns.difference(["data"])  # a path in the recipe, a name in the metrics
         assert found.loc[own.index, columns].equals(own[columns]), name

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
         VonMisesFisherHead,
     )
     from spaceform.run.finished import Run
-    from spaceform.study.compare import compare, reproduce, search
-    from spaceform.study.outcome import Study
     from spaceform.study.processes import Processes
     from spaceform.study.ray import Ray
+    from spaceform.verbs.compare import compare, reproduce, search
+    from spaceform.verbs.outcome import Study
 
 __all__ = [
     "HEADS",
@@ -78,8 +78,8 @@ _HOMES = {
         "VonMisesFisherHead",
     ),
     "run": ("Run",),
-    "study.compare": ("compare", "reproduce", "search"),
-    "study.outcome": ("Study",),
+    "verbs.compare": ("compare", "reproduce", "search"),
+    "verbs.outcome": ("Study",),
     "study.processes": ("Processes",),
     "study.ray": ("Ray",),
 }

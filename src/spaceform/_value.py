@@ -12,7 +12,7 @@ from spaceform.messages import no_option, unknown
 
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
-Width = Annotated[int, Field(gt=0, le=65_536)]
+Width = Annotated[int, Field(gt=0, le=2**20)]
 """Of a layer: a wider one is a mistake, and better told than left to the allocator."""
 
 

@@ -6,6 +6,8 @@ serves both themes.
 
 from typing import Any, Final
 
+from matplotlib.font_manager import get_font_names
+
 INK: Final = "#1c1c22"
 MUTED: Final = "#686873"
 LINE: Final = "#e2e2e8"
@@ -128,8 +130,22 @@ def _declared(scheme: str, tones: dict[str, str]) -> str:
     return f"color-scheme: {scheme}; " + " ".join(f"--{name}: {tone};" for name, tone in tones.items())
 
 
+_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Malgun Gothic",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+)
+"""For letters that DejaVu Sans lacks; those that are installed are used."""
+
 RC: Final[dict[Any, Any]] = {
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", *(font for font in _FONTS if font in get_font_names())],
     "font.size": 9,
     "text.color": INK,
     "text.parse_math": False,

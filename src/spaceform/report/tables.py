@@ -9,7 +9,7 @@ import pandas as pd
 from spaceform.report.looks import display, in_order
 from spaceform.report.records import Collection, Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"

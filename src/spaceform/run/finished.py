@@ -6,7 +6,8 @@ of the data.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from spaceform import data
-from spaceform.calibrators import Calibrator, from_dict
-from spaceform.run import stored
+from spaceform.calibrators import Calibrator
+from spaceform.run import calibration, stored
+from spaceform.run.calibration import Calibration
 from spaceform.run.files import read_json as read_json
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
+from spaceform.run.predictor import Predictor
 from spaceform.run.recipe import Recipe, RecipeError, unknown
 
 Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path] | str | Path"
@@ -80,21 +83,67 @@ class Run:
         return read_json(self.path / "metrics.json")
 
     @cached_property
-    def calibrators(self) -> dict[str, Calibrator]:
+    def _calibration(self) -> Calibration | None:
+        path = self.path / calibration.FILE
+        if not path.exists():
+            return None
+        try:
+            return Calibration.from_json(read_json(path), len(self.classes))
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(
+                f"{path} does not hold the calibrators of this run ({error}); "
+                f"`spaceform evaluate {self.path}` writes it again"
+            ) from None
+
+    @property
+    def calibrators(self) -> Mapping[str, Calibrator]:
         """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
-        path = self.path / "calibrators.json"
-        return {name: from_dict(state) for name, state in read_json(path).items()} if path.exists() else {}
+        return {} if self._calibration is None else self._calibration.fitted
 
     @property
     def best_calibrator(self) -> str | None:
         """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
-        return next(iter(self.calibrators), None)  # it is written first
+        return None if self._calibration is None else self._calibration.chosen
+
+    def refresh(self) -> None:
+        """Read metrics and calibrators anew when they are next asked for."""
+        for name in ("metrics", "_calibration"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def predictor(self, calibrator: str | None = "auto") -> Predictor:
+        """The head with one of `calibrators`: "auto" is `best_calibrator`, None leaves it out.
+
+        Without calibrators "auto" leaves it out too, with a warning.
+        """
+        if calibrator == "auto":
+            calibrator = self.best_calibrator
+            if calibrator is None:
+                warnings.warn(self._uncalibrated(), stacklevel=3)
+        if calibrator is None:
+            return Predictor(self.model.head)
+        if calibrator not in self.calibrators:
+            if self.calibrators:
+                raise RecipeError(unknown("calibrator", calibrator, self.calibrators))
+            raise RecipeError(f"there is no calibrator {calibrator!r}: {self._uncalibrated()}")
+        return Predictor(self.model.head, self.calibrators[calibrator])
+
+    def _uncalibrated(self) -> str:
+        path = self.path / "metrics.json"
+        if path.exists() and self.metrics.get("task") == "retrieval":
+            return f"probabilities of {self.path} are uncalibrated: it was trained for retrieval"
+        return f"probabilities of {self.path} are uncalibrated: run `spaceform evaluate {self.path}` first"
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
         """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
         return self.model.embed(self._batches(inputs, batch_size))
 
-    @torch.inference_mode()
     def predict_proba(
         self,
         inputs: Inputs,
@@ -105,31 +154,14 @@ class Run:
     ) -> Float[Tensor, "items classes"]:
         """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
 
-        "auto" is `best_calibrator`. Stochastic heads predict from fixed draws, as `spaceform predict` and
-        exported graphs do: an item's probabilities depend on it alone. With a `seed` they draw anew.
+        "auto" is `best_calibrator`. The probabilities of an item depend on it alone, and are those of
+        `evaluate`, `spaceform predict` and exported graphs: stochastic heads predict from fixed draws. With a
+        `seed` they draw at random.
         """
-        from spaceform.run.export import graph
-
-        head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
-        if calibrator == "auto":
-            calibrator = self.best_calibrator
-        if calibrator is not None and calibrator not in self.calibrators:
-            raise RecipeError(
-                unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
-            )
-        if seed is None:
-            fixed, z = graph(self, calibrator=calibrator), z.cpu().float()
-            return torch.cat([fixed.of_embeddings(part)[0] for part in z.split(batch_size)])
-        generator = torch.Generator(z.device).manual_seed(seed)
-        if calibrator is None:
-            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
-        adjust = self.calibrators[calibrator]
-        return torch.cat(
-            [
-                adjust(head.logit_samples(part, generator=generator), head.confidence(part)).exp()
-                for part in z.split(batch_size)
-            ]
-        )
+        predictor = self.predictor(calibrator)
+        z = self.embed(inputs, batch_size=batch_size)
+        generator = None if seed is None else torch.Generator(z.device).manual_seed(seed)
+        return predictor.predict(z, generator)[0]
 
     @torch.inference_mode()
     def confidence(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, " items"]:

@@ -126,6 +126,16 @@ class Recipe(Value):
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     seed: Natural = 0
 
+    @model_validator(mode="after")
+    def _features_have_their_own_optimiser(self) -> "Recipe":
+        net, optim = self.net.name, self.optim.name
+        if (net == "features") != (optim == "cosine_adamw"):
+            raise ValueError(
+                f"net 'features' and optim 'cosine_adamw' go together, got net {net!r} and optim {optim!r}; "
+                "change one of them"
+            )
+        return self
+
     def to_json(self) -> str:
         """Every field in order: what is written beside the results."""
         return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"

@@ -5,7 +5,7 @@ digests of the recipe and of the weights: a folder that was put together of two 
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,11 @@ class Result(TypedDict):
     epochs: int
     best_epoch: int
     score: float
+    """Of validation: accuracy, or recall at 1."""
+    nll: NotRequired[float]
+    """Of the rows that the engine for features held out."""
     seconds: float
-    stopped: Literal["patience", "epochs"]
+    stopped: Literal["patience", "epochs", "rehearsal"]
     data: Fingerprint
     made_with: dict[str, Any]
     digests: Digests

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from spaceform.run.allocator import keep_freed_memory
 from spaceform.run.environment import versions
 from spaceform.run.evaluate import validation_score
 from spaceform.run.finished import Run
+from spaceform.run.fit import DivergedFit, FeatureRun, is_for_features, require_features
 from spaceform.run.interrupts import interruptible
 from spaceform.run.loggers import make_logger
 from spaceform.run.material import Material, material, write_preprocessing
@@ -68,6 +69,8 @@ def train(
         return Run.load(folder, net=net)
     keep_freed_memory()
     parts = material(recipe, dataset)
+    if is_for_features(recipe):
+        require_features(recipe, parts)
     many = devices * nodes > 1
     fabric = Fabric(
         accelerator=accelerator,
@@ -84,6 +87,9 @@ def train(
         with filelock.FileLock(folder / ".lock", timeout=0), interruptible():
             _refuse_another(folder, recipe)
             files.write_bytes(folder / stored.RECIPE, recipe.to_json().encode())
+            if is_for_features(recipe):
+                _fit_features(recipe, folder, parts)
+                return Run.load(folder)
             fit = partial(
                 _fit, recipe=recipe, folder=folder, parts=parts, net=net, workers=workers, listener=listener
             )
@@ -190,7 +196,35 @@ def _fit(
         fabric.barrier()
 
 
+def _fit_features(recipe: Recipe, folder: Path, parts: Material) -> None:
+    try:
+        found = FeatureRun(recipe, parts)
+    except DivergedFit as error:
+        raise Diverged(str(error)) from error
+    found.keep_rehearsal(folder)
+    _write(folder, recipe, parts, found.model.state_dict(), found.history, found.result, own_net=False)
+
+
 def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, own_net: bool) -> None:
+    result = {
+        "epochs": now.epoch,
+        "best_epoch": now.plateau.best_epoch,
+        "score": now.plateau.best_score,
+        "seconds": sum(record["seconds"] for record in now.history),
+        "stopped": "patience" if now.plateau.stale >= recipe.budget.patience else "epochs",
+    }
+    _write(folder, recipe, parts, now.best, now.history, result, own_net)
+
+
+def _write(
+    folder: Path,
+    recipe: Recipe,
+    parts: Material,
+    weights: Mapping[str, Tensor],
+    history: list[dict[str, Any]],
+    result: dict[str, Any],
+    own_net: bool,
+) -> None:
     """The best weights, then the mark that the run is whole, then the checkpoints go."""
     state: stored.WeightsState = {
         "recipe": recipe.model_dump(mode="json"),
@@ -200,19 +234,10 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, o
         "own_net": own_net,
         "columns": list(parts.dataset.columns),
     }
-    weights = files.write_tensors(folder / stored.WEIGHTS, now.best, state)
-    _write_history(folder, now.history)
-    assert now.plateau.best_score is not None
-    result: stored.Result = {
-        "epochs": now.epoch,
-        "best_epoch": now.plateau.best_epoch,
-        "score": now.plateau.best_score,
-        "seconds": sum(record["seconds"] for record in now.history),
-        "stopped": "patience" if now.plateau.stale >= recipe.budget.patience else "epochs",
-        "data": parts.fingerprint,
-        "made_with": versions(),
-        "digests": {"recipe": files.sha256(folder / stored.RECIPE), "weights": weights},
-    }
+    digest = files.write_tensors(folder / stored.WEIGHTS, weights, state)
+    _write_history(folder, history)
+    digests = {"recipe": files.sha256(folder / stored.RECIPE), "weights": digest}
+    result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
     files.write_json(folder / stored.RESULT, result)
     files.clear(folder)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 from spaceform.run.progress import Progress
 from spaceform.study.folder import Failure, Job, StudyFolder
@@ -29,6 +29,8 @@ class Event:
         return "" if self.failure is None else self.failure.sentence
 
 
+Work: TypeAlias = Callable[..., None]
+"""What a process does with a job: `work(job, folder, listener, datasets, workers=0)`, such as `perform`."""
 Watcher: TypeAlias = Callable[[Event | None], None]
 """Told of every event, and of None a few times a second."""
 
@@ -37,6 +39,7 @@ def unwatched(event: Event | None) -> None:
     """The watcher that does nothing."""
 
 
+@runtime_checkable
 class Place(Protocol):
     """What can carry out the runs of a study."""
 
@@ -83,6 +86,6 @@ def accelerator() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def spare_workers(cores: float, runs: int) -> int:
+def spare_workers(cores: int, runs: int) -> int:
     """Decoding processes for each of so many runs at a time: the cores that are left, at most eight."""
-    return max(0, min(8, int(cores) // runs - 1))
+    return max(0, min(8, cores // runs - 1))

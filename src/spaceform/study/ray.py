@@ -62,7 +62,7 @@ class Ray:
         _connect(self)
         news = _mailbox()
         running: dict[Any, Job] = {}
-        decoders = spare_workers(self.cpus, 1) if workers is None else workers
+        decoders = spare_workers(int(self.cpus), 1) if workers is None else workers
         try:
             datasets = _shipped(jobs)
             work = ray.remote(_work).options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)

@@ -9,8 +9,9 @@ import pandas as pd
 
 from spaceform.run.finished import Run
 from spaceform.run.recipe import Recipe, load
-from spaceform.study import published, verdict
+from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.judge import Advice, judge
 
 
 @final
@@ -30,6 +31,11 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({str(self.folder)!r}, {len(self.jobs)} runs)"
+
+    @property
+    def kept(self) -> StudyFolder:
+        """The folder behind it, with its plan."""
+        return self._kept
 
     @property
     def folder(self) -> Path:
@@ -88,9 +94,9 @@ class Study:
         return inside if inside.is_dir() else self.folder
 
     @property
-    def advice(self) -> list[verdict.Advice]:
-        """What to choose for each goal, and what the results do not say."""
-        return verdict.advice(self.table)
+    def advice(self) -> Advice | None:
+        """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
+        return judge(self._kept)
 
     @property
     def beside_paper(self) -> list[published.Pair]:
@@ -114,7 +120,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The table and the advice, in a notebook."""
-        return _html(self.table)
+        return _html(self.table, self.advice)
 
 
 @final
@@ -137,21 +143,21 @@ class Runs(Mapping[str, Run]):
         return f"Runs({', '.join(self._paths)})"
 
 
-def _html(table: pd.DataFrame) -> str:
-    measures = verdict.measures(table)
+def _html(table: pd.DataFrame, advice: Advice | None) -> str:
+    measures = summary.measures(table)
     if not measures:
         return "<p>No run is finished yet.</p>"
-    rows = {measure: {row.label: row for row in verdict.summarize(table, measure)} for measure in measures}
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in measures}
     lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in measures)}</tr>"]
     for label in dict.fromkeys(str(label) for label in table["label"]):
         cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
         lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
-    said = [found.sentence for found in verdict.advice(table)]
+    said = advice.sentences() if advice is not None else []
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
     return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
     if row is None:
         return "<td>–</td>"
     text = measure.text(row.mean, row.sem)
