@@ -305,7 +305,7 @@ def test_a_single_path_is_a_photo(tmp_path: Path) -> None:
             Image.new("RGB", (70, 66 + i), colour).save(tmp_path / "photos" / name / f"{i}.png")
     photo = tmp_path / "photos" / "day" / "0.png"
     recipe = recipes(str(tmp_path / "photos"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
-    whole = {"net.name": "test_resnet", "net.hidden": None, "data.thumbnail": None}
+    whole = {"net.name": "test_resnet", "data.thumbnail": None}
     for changes in ({}, whole):
         run = train(replace(recipe, changes), tmp_path / f"run{len(changes)}", accelerator="cpu")
         for one in (photo, str(photo)):

@@ -81,9 +81,7 @@ def compare(
     ] = None,
     search: Annotated[
         int | None,
-        typer.Option(
-            help="Candidates to try for each head; default: 16 on own features, else 0.", min=0
-        ),
+        typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="The best answer that so many minutes can give.", min=0)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from spaceform._value import Positive
+from spaceform._value import Width
 from spaceform.nets.options import NetOptions
 
 _NORM = 3.0
@@ -20,7 +20,7 @@ class FeaturesOptions(NetOptions):
     """`FeaturesNet`, for rows of numbers: what the engine for features trains."""
 
     name: Literal["features"] = "features"
-    hidden: tuple[Positive, ...] = ()
+    hidden: tuple[Width, ...] = ()
     """Units of the hidden layers; none: the embedding is linear in the features."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""

@@ -5,7 +5,6 @@
 of the data.
 """
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,13 @@ from torch import Tensor, nn
 
 from spaceform import data
 from spaceform.calibrators import Calibrator
-from spaceform.run import calibration, files
+from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
+from spaceform.run.files import read_json as read_json
 from spaceform.run.material import read_preprocessing
-from spaceform.run.model import Model, build_model
+from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor
-from spaceform.run.recipe import Recipe, RecipeError, make, unknown
+from spaceform.run.recipe import Recipe, RecipeError, unknown
 
 Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path] | str | Path"
 
@@ -36,7 +36,7 @@ class Run:
     """A finished run, read from its folder: `Run.load(path).predict_proba(images)`."""
 
     def __init__(
-        self, path: Path, recipe: Recipe, result: dict[str, Any], state: dict[str, Any], model: Model
+        self, path: Path, recipe: Recipe, result: stored.Result, state: stored.WeightsState, model: Model
     ) -> None:
         self.path = path
         self.recipe = recipe
@@ -46,7 +46,7 @@ class Run:
         """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
-        self.columns: tuple[str, ...] = tuple(state.get("columns", ()))
+        self.columns: tuple[str, ...] = tuple(state["columns"])
         """Names of the features, in order, where the file that it was trained on has them."""
         self.model = model.eval()
         self.how = read_preprocessing(state["preprocessing"])
@@ -61,37 +61,26 @@ class Run:
             raise RecipeError(
                 f"there is no run {str(path)!r}; give the folder that `spaceform train --out` wrote"
             )
-        recipe = read_recipe(path)
+        recipe = stored.read_recipe(path)
         if recipe is None or not (path / "result.json").exists():
             if (path / "study.json").exists():
                 inside = sorted(found.parent for found in path.glob("runs/*/result.json"))
                 example = f", for example {inside[0]}" if inside else ""
                 raise RecipeError(f"{path} is a study of many runs; give one of {path / 'runs'}{example}")
             raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
-        try:
-            tensors, state = files.read_tensors(path / "model.safetensors")
-        except files.CheckpointError as error:
-            raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
-        if net is None and state["own_net"]:
-            raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
-        pretrained_not_needed = recipe.model_copy(update={"net": recipe.net.without_weights()})
-        with torch.random.fork_rng():
-            model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
-        if recipe.precision == "64-true":
-            model.double()
-        model.load_state_dict(tensors)
-        result = _read_object(path / "result.json", ("epochs", "best_epoch", "score", "data"))
+        result = stored.read_result(path)
+        model, state = stored.read_model(path, recipe, result["digests"]["weights"], net)
         return cls(path, recipe, result, state, model.to(device))
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """One record an epoch: loss, validation score, learning rate, seconds."""
-        return [json.loads(line) for line in (self.path / "history.jsonl").read_text("utf-8").splitlines()]
+        return stored.read_history(self.path)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """What `evaluate` found."""
-        return _read_object(self.path / "metrics.json")
+        return read_json(self.path / "metrics.json")
 
     @cached_property
     def _calibration(self) -> Calibration | None:
@@ -236,30 +225,3 @@ def _pixels(x: Tensor) -> Tensor:
         remedy = "; divide by the largest possible value" if math.isfinite(high) and low >= 0 else ""
         raise ValueError(f"{kind}, got values from {low:g} to {high:g}{remedy}")
     return (x * 255).round().to(torch.uint8) if most == 1 else x.to(torch.uint8)
-
-
-def read_recipe(folder: Path) -> Recipe | None:
-    """The recipe of a run's folder, or None where there is none."""
-    path = folder / "recipe.json"
-    return make(_read_object(path), source=str(path)) if path.exists() else None
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file; where it cannot be read, a sentence that names it."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except RecursionError:
-        raise RecipeError(f"{path} cannot be read (its values lie too deep in one another)") from None
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"{path} cannot be read ({error})") from None
-
-
-def _read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """A JSON object with at least these keys."""
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise RecipeError(f"{path} cannot be read (it must be an object, got a {type(value).__name__})")
-    for key in keys:
-        if key not in value:
-            raise RecipeError(f"{path} cannot be read (the key {key!r} is missing)")
-    return value

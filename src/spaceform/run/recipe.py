@@ -106,7 +106,7 @@ class Budget(Value):
     """An epoch is `episodes` batches of `classes` classes with `instances` examples of each."""
 
     epochs: Positive = 1000
-    episodes: Positive = 250
+    episodes: Annotated[int, Field(gt=0, le=1_000_000)] = 250
     classes: Positive = 10
     instances: Positive = 13
     patience: Positive = 35
@@ -273,6 +273,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe file {str(path)!r}") from None
+    except RecursionError:
+        raise RecipeError(f"{path} cannot be read as a recipe: it is nested too deep") from None
     except (ValueError, OSError) as error:
         raise RecipeError(f"{path} cannot be read as a recipe: {error}") from None
     if not isinstance(values, dict):

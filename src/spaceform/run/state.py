@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, final
 
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from spaceform.run import files
-from spaceform.run.material import Material
+from spaceform.run.material import Fingerprint, Material
 from spaceform.run.model import Model
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
@@ -118,8 +119,19 @@ class TrainingState:
         )
 
 
+class _Saved(TypedDict):
+    """What a checkpoint says beside its tensors."""
+
+    recipe: str
+    data: Fingerprint
+    epoch: int
+    plateau: Plateau
+    history: list[dict[str, Any]]
+
+
 def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
-    saved = files.latest(folder)
+    """The state that a process left in the folder, or None; that of another recipe or data is refused."""
+    saved = files.latest(folder, _Saved)
     if saved is None:
         return None
     tensors, state = saved
@@ -134,7 +146,7 @@ def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | N
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         part[kind][name] = tensor
-    return TrainingState(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
+    return TrainingState(state["epoch"], state["plateau"], state["history"], **part)
 
 
 def copied(model: Model) -> dict[str, Tensor]:
