@@ -72,6 +72,9 @@ def test_advice_carries_its_evidence(page) -> None:
         assert card.count("<tr>") == 4
         assert "The evidence" in card
         assert "Welch" in card
+        said = " ".join(re.findall(r"<p>(.*?)</p>|class=\"key\">(.*?)</span>", card, re.DOTALL)[0])
+        assert re.search("vMF|Standard|Hyperbolic|3 heads", said)
+        assert not re.search(r"\b(vmf|standard|hyperbolic)\b", said)  # titles, not names
 
 
 def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> None:
