@@ -95,8 +95,19 @@ def test_a_damaged_checkpoint_costs_epochs_but_changes_nothing(tmp_path):
     path = tmp_path / "run" / files.CURRENT
     assert (tmp_path / "run" / files.PREVIOUS).exists()
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="set aside as files.damaged"):
+    with pytest.warns(UserWarning, match="set aside as checkpoint.damaged"):
         train(recipe, tmp_path / "run")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("head", ["cosine", "hyperbolic"])
+def test_adamw_learns_and_goes_on_where_it_stopped(head, tmp_path):
+    recipe = replace(tiny(head, budget__epochs=6), {"optim.name": "adamw", "optim.lr": 3e-3})
+    history = train(recipe, tmp_path / "whole").history
+    assert history[-1]["loss"] < history[0]["loss"]
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", listener=stop_after(2))
+    train(recipe, tmp_path / "run")
     same(tmp_path / "whole", tmp_path / "run")
 
 

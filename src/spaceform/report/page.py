@@ -23,7 +23,7 @@ from spaceform.report.tables import frame, terms
 from spaceform.report.viewer import packed
 from spaceform.report.words import number, readable
 from spaceform.run.environment import environment
-from spaceform.study.verdict import footnote
+from spaceform.study.summary import footnote
 
 
 def render(contents: Contents) -> str:

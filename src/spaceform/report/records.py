@@ -19,8 +19,7 @@ from spaceform.report.looks import display, geometry_of, in_order
 from spaceform.report.words import readable
 from spaceform.run.finished import read_json
 from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
-from spaceform.study import folder as study_folder
-from spaceform.study.folder import Job, Status, Study, read_history, run_status
+from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics, read_history, run_status
 
 
 @final
@@ -56,7 +55,7 @@ class Record:
     label: str
     recipe: Recipe
     folder: Path
-    status: Status
+    status: RunStatus
     metrics: dict[str, Any]
 
     @property
@@ -83,7 +82,7 @@ class Record:
     @cached_property
     def measured(self) -> dict[str, Any]:
         """Everything that was measured, by dotted name."""
-        return study_folder.figures(self.metrics)
+        return flat_metrics(self.metrics)
 
     def number(self, column: str) -> float | None:
         """A measured number, such as `calibrated.temperature.nll`; None where there is none."""
@@ -210,7 +209,7 @@ class Collection:
     """Everything that a report is about."""
 
     groups: tuple[Group, ...]
-    studies: tuple[Study, ...]
+    studies: tuple[StudyFolder, ...]
     plans: tuple[dict[str, Any], ...]
     """`study.json` of each study: what it was made with."""
     notes: tuple[str, ...] = field(default=())
@@ -225,7 +224,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise RecipeError("give the folder of a study or of a run to report on")
-    studies: list[Study] = []
+    studies: list[StudyFolder] = []
     plans: list[dict[str, Any]] = []
     notes: list[str] = []
     found: list[tuple[str, Record]] = []
@@ -248,8 +247,8 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     return Collection(_groups(found), tuple(studies), tuple(plans), tuple(map(readable, notes)))
 
 
-def _study(folder: Path, plan: Any) -> Study:
-    """As `Study.open`; runs of a head that is not registered here stay in."""
+def _study(folder: Path, plan: Any) -> StudyFolder:
+    """As `StudyFolder.open`; runs of a head that is not registered here stay in."""
     path = folder / "study.json"
     try:
         jobs = [
@@ -258,7 +257,7 @@ def _study(folder: Path, plan: Any) -> Study:
         ]
     except (KeyError, TypeError, AttributeError):
         raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
-    return Study(folder, tuple(jobs))
+    return StudyFolder(folder, tuple(jobs))
 
 
 def _recipe_of_run(folder: Path, notes: list[str]) -> Recipe | None:
@@ -283,7 +282,7 @@ def _record(job: Job, folder: Path, notes: list[str]) -> Record:
         status = run_status(job, folder)
         metrics = read_json(folder / "metrics.json") if status.state == "finished" else {}
     except (ValueError, KeyError, TypeError) as error:
-        status, metrics = Status(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
+        status, metrics = RunStatus(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
         notes.append(f"{job.name}: {status.error}")
     status = replace(status, error=readable(status.error))
     return Record(readable(job.name), readable(job.label), job.recipe, folder, status, metrics)

@@ -9,7 +9,7 @@ import pandas as pd
 from spaceform.report.looks import display, in_order
 from spaceform.report.records import Collection, Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"
@@ -214,7 +214,7 @@ def comparison(group: Group) -> Table | None:
             if pair is None:
                 cells += [MISSING] * 3
                 continue
-            printed = pair.figure
+            printed = pair.printed
             cells += [
                 Cell(_text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),

@@ -17,7 +17,7 @@ from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
 from spaceform.run import files
 from spaceform.run.finished import Run
-from spaceform.run.material import Material, changed, material
+from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.recipe import RecipeError
 
@@ -65,7 +65,7 @@ def evaluate(
     if device is not None:
         run.model.to(device)
     parts = material(run.recipe, dataset)
-    if changed(run.result.get("data", {}), parts.fingerprint):
+    if run.result["data"] != parts.fingerprint:
         raise RecipeError(
             f"the data {run.recipe.data.name!r} is not what the run in {run.path} was trained on: "
             "bring it back, or train again in another folder"

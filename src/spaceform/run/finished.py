@@ -71,9 +71,7 @@ class Run:
             raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
         if net is None and state["own_net"]:
             raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
-        pretrained_not_needed = recipe.model_copy(
-            update={"net": recipe.net.model_copy(update={"pretrained": False, "weights": None})}
-        )
+        pretrained_not_needed = recipe.model_copy(update={"net": recipe.net.without_weights()})
         with torch.random.fork_rng():
             model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
         if recipe.precision == "64-true":

@@ -1,7 +1,6 @@
 """What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -42,14 +41,6 @@ class Material:
         for part in (self.split.train, self.split.val, self.split.test, self.targets):
             digest.update(part.numpy().tobytes())
         return {"content": self.content, "split": digest.hexdigest()}
-
-
-def changed(kept: Mapping[str, str], fingerprint: Mapping[str, str]) -> bool:
-    """Whether the data are no longer those of a run; what the run did not keep is not asked.
-
-    Finished runs of earlier versions kept nothing, their checkpoints only `split`.
-    """
-    return any(fingerprint[part] != kept[part] for part in kept.keys() & fingerprint.keys())
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
