@@ -129,7 +129,7 @@ def test_the_best_epoch_is_kept(tmp_path):
     assert run.result["score"] == max(scores)
     assert run.result["best_epoch"] == scores.index(max(scores))
     parts = material(recipe)
-    p = run.predict_proba(parts.dataset.inputs[parts.split.val])
+    p = run.predict_proba(parts.dataset.inputs[parts.split.val], calibrator=None)
     assert (p.argmax(1) == parts.targets[parts.split.val]).double().mean().item() == pytest.approx(
         max(scores)
     )
@@ -198,12 +198,12 @@ def test_every_head_learns_and_repeats_bit_for_bit(head, tmp_path):
         run, dataset = Run.load(tmp_path / "a"), data.load("digits")
         np.testing.assert_array_equal(dataset.labels[torch.from_numpy(saved["index"])], saved["labels"])
         x = dataset.inputs[torch.from_numpy(saved["index"])]
-        p = run.predict_proba(x, calibrator=None, seed=0)
+        p = run.predict_proba(x, calibrator=None)
         np.testing.assert_allclose(p, saved["probabilities"], atol=1e-6)
-        calibrated = run.predict_proba(x, calibrator="temperature", seed=0)
+        calibrated = run.predict_proba(x, calibrator="temperature")
         np.testing.assert_allclose(calibrated, saved["probabilities_temperature"], atol=1e-6)
         assert run.best_calibrator == found["calibrator"] in ("temperature", "norm_aware_temperature")
-        calibrated = run.predict_proba(x, seed=0)
+        calibrated = run.predict_proba(x)
         np.testing.assert_allclose(calibrated, saved[f"probabilities_{found['calibrator']}"], atol=1e-6)
 
 

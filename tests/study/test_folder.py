@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 from spaceform.run.finished import Run
 from spaceform.run.recipe import QUICK, Recipe, RecipeError, replace
 from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metrics, locked
-from spaceform.study.place import Event
+from spaceform.study.place import Event, perform
 from spaceform.study.processes import Pool, Processes
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}

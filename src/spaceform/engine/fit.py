@@ -19,8 +19,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from spaceform.engine.candidate import Candidate
-from spaceform.heads import HEADS, Head
-from spaceform.heads._kernels.fixed_draws import predictive
+from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets.features import FeatureBody, FeaturesNet, Standardised
 
@@ -118,8 +117,7 @@ class Model(nn.Module):
     @torch.no_grad()
     def logits(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "draws n classes"]:
         """Logit samples from fixed draws: a function of each row alone."""
-        predict = predictive(self.head, draws=DRAWS)
-        return torch.cat([predict(z) for z in self.embed(x).split(1024)], dim=1)
+        return torch.cat([self.head.logit_samples(z) for z in self.embed(x).split(1024)], dim=1)
 
 
 @final
@@ -174,7 +172,7 @@ def rehearse(
         objective = sum(run.epoch() for run in runs) / len(runs)
         if epoch % every and epoch != candidate.epochs:
             continue
-        found = [run.logits(p.held_out.x, _WATCHING_DRAWS) for run, p in zip(runs, parts, strict=True)]
+        found = [run.logits(p.held_out.x) for run, p in zip(runs, parts, strict=True)]
         seen = torch.cat(found, dim=1)
         nll = weighted_nll(seen, y, w)
         if not math.isfinite(nll):
@@ -188,7 +186,7 @@ def rehearse(
     models = tuple(
         run.model(state, part.inputs) for run, state, part in zip(runs, states, parts, strict=True)
     )
-    logits = [run.logits(p.held_out.x, DRAWS) for run, p in zip(runs, parts, strict=True)]
+    logits = [run.logits(p.held_out.x) for run, p in zip(runs, parts, strict=True)]
     seconds = time.perf_counter() - started
     return Rehearsal(models, tuple(history), best, torch.cat(logits, dim=1), (y, w), seconds)
 
@@ -258,6 +256,7 @@ class _Training:
             ).to(rows.x)
             self.head = make(self.net.dim, classes, **candidate.options).to(rows.x)
             self.head.prepare(self.net.calm(rows.x[:4096]))
+        _set_draws(self.head, _WATCHING_DRAWS)
         self.net.lend(self.generator)
         groups: list[dict[str, Any]] = [{"params": [*self.net.parameters()], "relative": 1.0}]
         for group in self.head.parameter_groups():
@@ -306,12 +305,11 @@ class _Training:
             group["lr"] = rate * group["relative"]
 
     @torch.no_grad()
-    def logits(self, x: Float[Tensor, "n features"], draws: int) -> Float[Tensor, "draws n classes"]:
+    def logits(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "draws n classes"]:
         self.net.eval()
         if not all(bool(p.isfinite().all()) for p in self.net.parameters()):
             raise Diverged(f"parameters are no longer finite after epoch {self.epochs}")
-        predict = predictive(self.head, draws=draws)
-        return torch.cat([predict(self.net(rows)) for rows in x.split(1024)], dim=1)
+        return torch.cat([self.head.logit_samples(self.net(rows)) for rows in x.split(1024)], dim=1)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """A copy of all parameters and buffers."""
@@ -323,7 +321,14 @@ class _Training:
         self.head.load_state_dict(state[1])
         self.net.lend(None)
         self.net.eval()
+        _set_draws(self.head, DRAWS)
         return Model(FeaturesNet(inputs, self.net), self.head)
+
+
+def _set_draws(head: Head, number: int) -> None:
+    """How many fixed draws a prediction takes, where there are any."""
+    if isinstance(head, StochasticHead):
+        head.draws = number
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

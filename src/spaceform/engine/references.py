@@ -2,13 +2,14 @@
 
 Logistic regression on standardised features, k nearest neighbours, and for tables histogram gradient
 boosting. Where three folds take turns, a setting's loss is that of all held-out rows; then the model is
-fitted on all of them. Each gives probabilities of all classes, and what was tried.
+fitted on all rows that are not for testing. Each gives probabilities of all classes, and what was tried.
 """
 
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, final
 
 import numpy as np
@@ -77,16 +78,11 @@ def reference(
         settings.append(Setting(options, nll, right, time.perf_counter() - started))
         held_out.append(p)
     best = min(range(len(settings)), key=lambda i: settings[i].nll)
-    train, inputs = parts[0].train, parts[0].inputs
-    if len(parts) > 1:  # the held-out folds are all the rows there are
-        raw = [_raw(part.held_out, part) for part in parts]
-        whole = joined(joined(raw[0], raw[1]), raw[2])
-        part = Part.of(whole, whole)
-        train, inputs = part.train, part.inputs
+    whole = _whole(parts)
     started = time.perf_counter()
-    predict = kind.fit(train, classes, seed, **settings[best].options)
+    predict = kind.fit(whole.train, classes, seed, **settings[best].options)
     fitted = time.perf_counter()
-    probabilities = predict(inputs(x).numpy())
+    probabilities = predict(whole.inputs(x).numpy())
     ended = time.perf_counter()
     return Reference(
         name,
@@ -97,6 +93,15 @@ def reference(
         fitted - started,
         ended - fitted,
     )
+
+
+def _whole(parts: Sequence[Part]) -> Part:
+    """All rows that are not for testing: as a run on features is trained in the end."""
+    raw = [_raw(part.held_out, part) for part in parts]
+    if len(parts) == 1:  # of folds, those held out are all the rows there are
+        raw.append(_raw(parts[0].train, parts[0]))
+    rows = reduce(joined, raw)
+    return Part.of(rows, rows)
 
 
 def _x(rows: Rows) -> NDArray[Any]:

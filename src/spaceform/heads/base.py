@@ -386,7 +386,11 @@ def device_of(module: nn.Module) -> torch.device:
 def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
     """The log of (1/S) Σₛ softmax(ℓₛ): a head's prediction from its logit samples."""
     draws = logits.log_softmax(-1)
-    return draws[0] if len(draws) == 1 else draws.logsumexp(0) - math.log(len(draws))
+    if len(draws) == 1:
+        return draws[0]
+    # `logsumexp` less log S would lose digits of a probability near 1, whose logarithm is far below log S.
+    top = draws.detach().amax(0)
+    return (draws - top).exp().mean(0).log() + top
 
 
 def _mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:

@@ -18,14 +18,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from spaceform.geometry import PoincareBall, poincare
+from spaceform.geometry import PoincareBall
+from spaceform.geometry.hyperbolic import MARGIN
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.special._autograd import first_order
 
-_RADIUS = math.atanh(1 - poincare.MARGIN)
+_RADIUS = math.atanh(1 - MARGIN)
 """R where the projection of the embedding begins."""
 _FARTHEST = 15.0
 """s beyond which a plane moves no farther: 30/√c from 0, out of reach of all embeddings, cosh 2s finite."""

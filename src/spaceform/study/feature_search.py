@@ -1,4 +1,4 @@
-"""Search of heads on features: the engine tries the same nets and rates for every head, one head in a process.
+"""Search of heads on features: the engine tries the same nets and rates for each, one head in a process.
 
 `HEAD.jsonl` keeps a line for each trial, so that a search that was killed goes on to the same result;
 `HEAD.toml` is the best recipe.
@@ -109,7 +109,7 @@ class Kept:
                 f"{path} holds a search of other data or settings; choose another --out, or remove it"
             )
         self.trials = self.of(path.parent, path.stem)
-        lines = records or [about]
+        lines = records or [dict(about)]
         files.write_bytes(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     @staticmethod
