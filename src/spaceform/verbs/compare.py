@@ -79,6 +79,8 @@ def compare(
             found, notes["searched"] = _search(
                 found, folder / "search", search, on=place, workers=workers, say=say
             )
+            for head, sentence in notes["searched"].items():
+                say(f"{head}: {sentence}")
             notes["search"] = f"{search} trials for each head, on the validation split"
             planned = plan.jobs(found, plan.seeds_from(seeds), variants)
         return _carry_out(folder, planned, notes, place, workers, watch or _saying(say))
@@ -214,7 +216,6 @@ def _search(
     for head, recipe in found.items():
         ended = search_head(recipe, folder, trials=trials, on=here, say=say, **how)
         best[head], sentences[head] = ended.recipe, ended.sentence
-        say(f"{head}: {ended.sentence}")
     return best, sentences
 
 

@@ -2,7 +2,7 @@
 
 import io
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -15,7 +15,7 @@ from spaceform.run import files
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import ARRAYS
 
-Data: TypeAlias = "str | Path | Dataset | tuple[Any, Any]"
+Data: TypeAlias = "str | Path | Dataset | Sequence[Any]"
 """A name, a path, a loaded data set, or the arrays (X, y): features and labels, one row for each item."""
 
 
@@ -88,11 +88,9 @@ def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _of_pair(data: Any) -> dict[str, NDArray[Any]]:
-    if not (isinstance(data, tuple) and len(data) == 2):
-        raise RecipeError(
-            f"data is a name, a path, a Dataset or the arrays (X, y); got {type(data).__name__}"
-        )
+def _of_pair(data: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    if len(data) != 2:
+        raise RecipeError(f"data is a name, a path, a Dataset or the arrays (X, y); got {len(data)} things")
     X, y = (np.asarray(part) for part in data)
     return {"X": X, "y": y.astype(str) if y.dtype == object else y}
 
