@@ -4,9 +4,9 @@
 
 Takes `compare`, `search`, `train` and `predict` in turn, each from its beginning. Ctrl-C goes to every
 process of the command, as a terminal sends it; SIGTERM to every process, or to the first alone, as clusters
-and containers do. Moments lie anywhere between the first and the last of a command: the first is when it has put
-its handlers in place (before that, Python itself is starting), the last is measured. Prints one line for each
-moment, and ends with 1 if any was wrong.
+and containers do. Moments lie anywhere between the first and the last of a command: the first is when it has
+put its handlers in place (before that, Python itself is starting), the last is measured. Prints one line for
+each moment, and ends with 1 if any was wrong.
 """
 
 import argparse
