@@ -11,6 +11,9 @@ from spaceform.engine.candidate import Candidate
 _NORM = 3.0
 """Root mean square of ‖z‖ at the start. Larger, and Euclidean and hyperbolic logits start as loud noise."""
 
+_SOFT = 3.0
+"""Standardised features are bounded by this, softly, where they are also given in pieces."""
+
 
 @final
 class Standardised(nn.Module):
@@ -58,6 +61,39 @@ class Scaled(nn.Module):
 
 
 @final
+class Pieces(nn.Module):
+    """Each feature, softly bounded, and how far it has come through each of `pieces` parts of its range.
+
+    Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
+    layer can then give each feature a curve of its own (Gorishniy et al. 2022, piecewise linear encoding).
+    """
+
+    edges: Tensor
+
+    def __init__(self, features: int, pieces: int) -> None:
+        super().__init__()
+        self.width = features * (1 + pieces)
+        self.register_buffer("edges", torch.zeros(features, pieces + 1))
+
+    @torch.no_grad()
+    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> None:
+        """Take the quantiles of these rows."""
+        ordered, order = x.sort(dim=0)
+        reached = weight[order].double().cumsum(0)
+        levels = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64, device=x.device)
+        for j in range(x.shape[1]):
+            column = reached[:, j].contiguous()
+            at = torch.searchsorted(column, levels * column[-1]).clamp_max(len(x) - 1)
+            self.edges[j] = ordered[at, j]
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
+        low, size = self.edges[:, :-1], self.edges.diff(dim=1)
+        inverse = size.masked_fill(size == 0, torch.inf).reciprocal()
+        progress = ((x[:, :, None] - low) * inverse).clamp(0, 1)
+        return torch.cat([x * (1 + (x / _SOFT).square()).rsqrt(), progress.flatten(1)], dim=1)
+
+
+@final
 class Dropout(nn.Module):
     """Leaves out a share, to 1/256, of the numbers while training; a random byte a number, eight a draw.
 
@@ -86,20 +122,25 @@ class Dropout(nn.Module):
 class FeatureNet(nn.Module):
     """Standardised features in, embeddings out: the net that a candidate describes.
 
-    A constant factor, set by `calm` from the untrained net, makes embeddings start with a norm of about 3.
+    `prepare` looks at training rows before training. It takes their quantiles, if features are given in
+    pieces, and sets a constant factor with which embeddings start with a norm of about 3.
     """
 
     factor: Tensor
 
     def __init__(self, candidate: Candidate, features: int, classes: int) -> None:
         super().__init__()
-        self.body, self.dim = _body(candidate, features, classes)
+        self.pieces = Pieces(features, candidate.pieces) if candidate.pieces else None
+        width = features if self.pieces is None else self.pieces.width
+        self.body, self.dim = _body(candidate, width, classes)
         self.register_buffer("factor", torch.ones(()))
 
     @torch.no_grad()
-    def calm(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n dim"]:
-        """Set the factor; gives the embeddings of these rows."""
+    def prepare(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> Float[Tensor, "n dim"]:
+        """Set quantiles and factor; gives the embeddings of these rows."""
         self.eval()
+        if self.pieces is not None:
+            self.pieces.fit(x, weight)
         z = self(x)
         size = torch.linalg.vector_norm(z, dim=1).square().mean().sqrt()
         factor = torch.where(size > 0, _NORM / size, torch.ones_like(size))
@@ -107,7 +148,7 @@ class FeatureNet(nn.Module):
         return z * factor
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
-        return self.body(x) * self.factor
+        return self.body(x if self.pieces is None else self.pieces(x)) * self.factor
 
     def lend(self, generator: torch.Generator | None) -> None:
         """The source of randomness of every dropout; None takes it back."""

@@ -14,6 +14,8 @@ class Candidate:
     """Units of the hidden layers; none: the embedding is linear in the features."""
     dim: int | None = None
     """Coordinates of the embedding. None: the features as they are, each with a scale and an offset."""
+    pieces: int = 0
+    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
     dropout: float = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
     lr: float = 3e-3
