@@ -26,8 +26,10 @@ from spaceform.engine import (
     REFERENCES,
     Rows,
     fit_temperature,
+    joined,
     parts_of,
     reference,
+    refit,
     rehearse,
     search,
     space,
@@ -75,8 +77,11 @@ def head_row(head: str, data: tuple[Rows, Rows, Rows, int], seeds: int, trials: 
         started = time.process_time()
         fitted = rehearse(head, found.candidate, parts, seed=seed, classes=classes)
         fits.append(time.process_time() - started)
-        logits = torch.stack([log_mean_softmax(m.logits(test.x)) for m in fitted.models])
-        logits = fitted.models[0].logits(test.x) if len(fitted.models) == 1 else logits
+        model = fitted.models[0]
+        if len(parts) > 1:
+            rows, epochs = joined(train, held_out), fitted.best_epoch
+            model = refit(head, found.candidate, rows, epochs=epochs, seed=seed, classes=classes)
+        logits = model.logits(test.x)
         runs.append(measure(logits, test, fitted.temperature()))
     return {
         "name": head,

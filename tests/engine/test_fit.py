@@ -22,6 +22,7 @@ from spaceform.engine import (
     rehearse,
     weighted_nll,
 )
+from spaceform.engine.blocks import Pieces
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets.features import Standardised
@@ -153,3 +154,30 @@ def test_the_temperature_undoes_a_scale():
 def test_a_candidate_is_a_line_of_json():
     candidate = replace(SHORT, options={"beta": 8.0})
     assert Candidate.from_dict(json.loads(json.dumps(candidate.to_dict()))) == candidate
+
+
+def test_pieces_are_the_progress_between_quantiles():
+    block = Pieces(2, 2)
+    x = torch.tensor([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
+    block.fit(x, torch.ones(4))
+    assert block.edges[0].tolist() == [0.0, 1.0, 6.0]  # by hand: the lowest, the lower median, the highest
+    assert block.width == 6
+    out = block(torch.tensor([[0.5, 5.0], [3.5, 5.0], [9.0, 5.0]]))
+    assert out[:, 2:4].tolist() == [[0.5, 0.0], [1.0, 0.5], [1.0, 1.0]]
+    assert torch.equal(out[:, 4:], torch.zeros(3, 2))  # a constant has no range
+    # a row of weight two is that row twice
+    other = Pieces(2, 2)
+    other.fit(torch.cat([x, x[:2]]), torch.ones(6))
+    block.fit(x, torch.tensor([2.0, 2, 1, 1]))
+    assert torch.equal(block.edges, other.edges)
+
+
+def test_a_net_of_pieces_learns_what_a_linear_one_cannot():
+    x = torch.linspace(-2, 2, 400)[:, None].repeat(1, 2) + torch.tensor([0.0, 1.0])
+    rows = Rows.of(x, (x[:, 0].abs() > 1).long())
+    plain = Candidate(dim=4, lr=0.03, batch_size=32, epochs=10)
+    found = [
+        fit("standard", replace(plain, pieces=n), rows, rows, seed=0, classes=2).accuracy for n in (0, 8)
+    ]
+    assert found[0] < 0.8
+    assert found[1] > 0.95

@@ -14,6 +14,8 @@ class Candidate:
     """Units of the hidden layers; none: the embedding is linear in the features."""
     dim: int | None = None
     """Coordinates of the embedding. None: the features as they are, each with a scale and an offset."""
+    pieces: int = 0
+    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
     dropout: float = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
     lr: float = 3e-3
@@ -30,7 +32,8 @@ class Candidate:
             return self.dim, True
         if self.hidden:
             return max(2, min(256, max(32, classes))), True
-        return (features, False) if features > 1 else (2, True)
+        width = features * (1 + self.pieces)
+        return (width, False) if width > 1 else (2, True)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -29,6 +29,9 @@ DRAWS = 64
 _WATCHING_DRAWS = 16
 """The same while training, where only a loss is asked for."""
 
+_SEEN = 20_000
+"""Net and head look at no more rows than this before training."""
+
 _LOOKS = 10
 """Held-out losses taken in a full schedule."""
 
@@ -252,10 +255,16 @@ class _Training:
             torch.manual_seed(seed)
             dim, projected = candidate.embedding(rows.x.shape[1], classes)
             self.net = FeatureBody(
-                rows.x.shape[1], dim, candidate.hidden, candidate.dropout, projected=projected
+                rows.x.shape[1],
+                dim,
+                candidate.hidden,
+                pieces=candidate.pieces,
+                dropout=candidate.dropout,
+                projected=projected,
             ).to(rows.x)
             self.head = make(self.net.dim, classes, **candidate.options).to(rows.x)
-            self.head.prepare(self.net.calm(rows.x[:4096]))
+            step = -(-len(rows) // _SEEN)
+            self.head.prepare(self.net.prepare(rows.x[::step], rows.weight[::step]))
         _set_draws(self.head, _WATCHING_DRAWS)
         self.net.lend(self.generator)
         groups: list[dict[str, Any]] = [{"params": [*self.net.parameters()], "relative": 1.0}]

@@ -1,7 +1,7 @@
 """Successive halving over candidates by held-out loss, on records that can be kept and taken up again.
 
-Every candidate is trained for a quarter of its epochs, the best third of them for half, the best two for all
-of them; each time from the start, with the whole schedule in the epochs it has, so that a short run is a
+Every candidate is trained for a fifth of its epochs, the best quarter of them for half, the best eighth for
+all of them; each time from the start, with the whole schedule in the epochs it has, so that a short run is a
 finished one. The choice is made among all of these runs: a shorter schedule may be the better one.
 
 The loss is that after one temperature: a wrong scale costs nothing to mend.
@@ -24,8 +24,8 @@ _SMALLEST_HELD_OUT = 200
 
 _FOLDS = 3
 
-_RUNGS = (0.25, 0.5, 1.0)
-_KEPT = (1.0, 1 / 3, 1 / 8)
+_RUNGS = (0.2, 0.5, 1.0)
+_KEPT = (1.0, 1 / 4, 1 / 8)
 """Shares of the epochs, and of the candidates that get them."""
 
 

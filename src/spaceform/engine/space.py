@@ -26,62 +26,62 @@ SEARCHED: dict[str, dict[str, Sequence[Any]]] = {
 FIXED: dict[str, dict[str, Any]] = {"vmf": {"samples": 1}, "power_spherical": {"samples": 1}}
 """Options for every candidate: one draw trains the stochastic heads as well as ten."""
 
-_Net = tuple[tuple[int, ...], int | None, float, float, float]
+_Net = tuple[tuple[int, ...], int | None, float, float, float, int]
 
-# Hidden layers, dim, dropout, lr, weight decay; the first eight cover the kinds, the others vary the rates.
+# Hidden layers, dim, dropout, lr, weight decay, pieces. The first eight cover the kinds of net.
 _TABLE: list[_Net] = [
-    ((256, 256), None, 0.1, 3e-3, 0.0),
-    ((256,), None, 0.1, 3e-3, 0.0),
-    ((512, 512), None, 0.3, 3e-3, 0.01),
-    ((), None, 0.0, 1e-2, 0.0),
-    ((256, 256, 256), None, 0.1, 3e-3, 0.01),
-    ((256, 256), 16, 0.0, 1e-3, 0.0),
-    ((), 32, 0.0, 3e-3, 0.0),
-    ((512,), None, 0.3, 1e-2, 0.0),
-    ((512, 512), None, 0.1, 1e-3, 0.1),
-    ((128,), 16, 0.0, 1e-2, 0.0),
-    ((384, 384, 384), None, 0.2, 1e-3, 0.0),
-    ((64,), None, 0.2, 1e-2, 0.1),
-    ((256, 256), 32, 0.2, 1e-2, 0.0),
-    ((128, 128), None, 0.0, 3e-3, 0.1),
-    ((), None, 0.1, 3e-2, 0.1),
-    ((512, 512), 64, 0.5, 3e-3, 0.0),
+    ((256, 256), None, 0.1, 3e-3, 0.0, 8),
+    ((256, 256), None, 0.1, 3e-3, 0.0, 0),
+    ((512, 512), None, 0.3, 3e-3, 0.01, 8),
+    ((), None, 0.0, 1e-2, 0.0, 0),
+    ((256,), None, 0.3, 3e-3, 0.01, 8),
+    ((256, 256), 16, 0.0, 1e-3, 0.0, 0),
+    ((), 32, 0.1, 3e-3, 0.0, 8),
+    ((512, 512), None, 0.1, 1e-3, 0.1, 8),
+    ((256, 256, 256), None, 0.2, 1e-3, 0.0, 16),
+    ((128,), 16, 0.0, 1e-2, 0.0, 0),
+    ((384, 384, 384), None, 0.2, 3e-3, 0.01, 0),
+    ((64,), None, 0.3, 1e-2, 0.1, 4),
+    ((256, 256), 32, 0.2, 1e-2, 0.0, 0),
+    ((128, 128), None, 0.5, 3e-3, 0.1, 8),
+    ((), None, 0.1, 3e-2, 0.1, 0),
+    ((512, 512), 64, 0.5, 3e-3, 0.0, 16),
 ]
 _EMBEDDINGS: list[_Net] = [
-    ((), 256, 0.3, 1e-3, 0.0),
-    ((), None, 0.5, 3e-3, 0.0),
-    ((512,), 128, 0.5, 1e-3, 0.0),
-    ((), None, 0.3, 1e-2, 0.0),
-    ((), 256, 0.5, 1e-3, 0.01),
-    ((512,), 256, 0.5, 3e-3, 0.0),
-    ((), 128, 0.3, 3e-3, 0.01),
-    ((), None, 0.7, 1e-2, 0.0),
-    ((), 256, 0.5, 3e-3, 0.0),
-    ((256,), None, 0.3, 1e-3, 0.01),
-    ((), None, 0.3, 3e-3, 0.1),
-    ((512, 512), 256, 0.5, 1e-3, 0.0),
-    ((), 384, 0.3, 1e-3, 0.1),
-    ((), None, 0.1, 1e-2, 0.1),
-    ((), 128, 0.5, 1e-3, 0.0),
-    ((), 256, 0.3, 3e-4, 0.0),
+    ((), 256, 0.3, 1e-3, 0.0, 0),
+    ((), None, 0.5, 3e-3, 0.0, 0),
+    ((512,), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.3, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 1e-3, 0.01, 0),
+    ((512,), 256, 0.5, 3e-3, 0.0, 0),
+    ((), 128, 0.3, 3e-3, 0.01, 0),
+    ((), None, 0.7, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 3e-3, 0.0, 0),
+    ((256,), None, 0.3, 1e-3, 0.01, 0),
+    ((), None, 0.3, 3e-3, 0.1, 0),
+    ((512, 512), 256, 0.5, 1e-3, 0.0, 0),
+    ((), 384, 0.3, 1e-3, 0.1, 0),
+    ((), None, 0.1, 1e-2, 0.1, 0),
+    ((), 128, 0.5, 1e-3, 0.0, 0),
+    ((), 256, 0.3, 3e-4, 0.0, 0),
 ]
 _WIDE_FEATURES: list[_Net] = [
-    ((), None, 0.5, 3e-3, 0.0),
-    ((), None, 0.5, 1e-2, 0.0),
-    ((), 256, 0.5, 1e-3, 0.0),
-    ((), None, 0.3, 3e-3, 0.1),
-    ((), None, 0.7, 3e-3, 0.0),
-    ((256,), 128, 0.5, 1e-3, 0.0),
-    ((), None, 0.7, 1e-2, 0.01),
-    ((), 512, 0.7, 1e-3, 0.0),
-    ((), None, 0.5, 5e-3, 0.1),
-    ((), None, 0.3, 1e-3, 0.0),
-    ((), 256, 0.7, 3e-3, 0.01),
-    ((), None, 0.5, 3e-3, 1.0),
-    ((), None, 0.8, 5e-3, 0.0),
-    ((), 128, 0.5, 1e-3, 0.0),
-    ((), None, 0.1, 3e-3, 0.0),
-    ((512,), 256, 0.7, 3e-3, 0.01),
+    ((), None, 0.5, 3e-3, 0.0, 0),
+    ((), None, 0.5, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.3, 3e-3, 0.1, 0),
+    ((), None, 0.7, 3e-3, 0.0, 0),
+    ((256,), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.7, 1e-2, 0.01, 0),
+    ((), 512, 0.7, 1e-3, 0.0, 0),
+    ((), None, 0.5, 5e-3, 0.1, 0),
+    ((), None, 0.3, 1e-3, 0.0, 0),
+    ((), 256, 0.7, 3e-3, 0.01, 0),
+    ((), None, 0.5, 3e-3, 1.0, 0),
+    ((), None, 0.8, 5e-3, 0.0, 0),
+    ((), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.1, 3e-3, 0.0, 0),
+    ((512,), 256, 0.7, 3e-3, 0.01, 0),
 ]
 
 
@@ -104,11 +104,12 @@ def space(
     ]
     choices = SEARCHED.get(head, {}) if searched is None else searched
     batch = min(256, max(32, rows // 48))
-    epochs = min(100, max(15, round(1000 * batch / rows)))
+    epochs = min(60, max(15, round(1000 * batch / rows)))
     return [
         Candidate(
             hidden=hidden,
-            dim=None if dim is None or (not hidden and dim > features and dim > classes) else dim,
+            dim=dim if dim is None or hidden or pieces else min(dim, max(2, features, classes)),
+            pieces=pieces,
             dropout=dropout,
             lr=lr,
             weight_decay=decay,
@@ -116,14 +117,15 @@ def space(
             epochs=epochs,
             options=FIXED.get(head, {}) | _options(choices, i),
         )
-        for i, (hidden, dim, dropout, lr, decay) in enumerate(nets[:size])
+        for i, (hidden, dim, dropout, lr, decay, pieces) in enumerate(nets[:size])
     ]
 
 
 def _varied(net: _Net, round_: int) -> _Net:
     """The same net at other rates, for searches beyond the list."""
-    hidden, dim, dropout, lr, decay = net
-    return hidden, dim, min(0.8, dropout + 0.1 * round_), lr * (0.5 if round_ % 2 else 2.0), decay
+    hidden, dim, dropout, lr, decay, pieces = net
+    rate = lr * (0.5 if round_ % 2 else 2.0)
+    return hidden, dim, min(0.8, dropout + 0.1 * round_), rate, decay, pieces
 
 
 def _options(choices: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from spaceform._value import Width
+from spaceform._value import Natural, Width
 from spaceform.nets.options import NetOptions
 
 _NORM = 3.0
 """Root mean square of ‖z‖ at the start. Larger, and Euclidean and hyperbolic logits start as loud noise."""
+
+_SOFT = 3.0
+"""Standardised features are bounded by this, softly, where they are also given in pieces."""
 
 
 @final
@@ -24,23 +27,31 @@ class FeaturesOptions(NetOptions):
     """Units of the hidden layers; none: the embedding is linear in the features."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
+    pieces: Natural = 0
+    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
     projected: bool = True
     """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
-    `dim` is their number.
+    `dim` is their number, pieces included.
     """
 
     def build(self, input_shape: Sequence[int]) -> "FeaturesNet":
         """The net; mean and spread of the features are not known yet."""
         features = torch.Size(input_shape).numel()
-        if not (self.projected or self.hidden) and self.dim != features:
+        width = features * (1 + self.pieces)
+        if not (self.projected or self.hidden) and self.dim != width:
             raise ValueError(
-                f"net.projected=false keeps the {features} features as they are, but net.dim is {self.dim}; "
-                f"set net.dim={features}, or net.projected=true"
+                f"net.projected=false keeps the {width} features as they are, but net.dim is {self.dim}; "
+                f"set net.dim={width}, or net.projected=true"
             )
-        return FeaturesNet(
-            Standardised(features),
-            FeatureBody(features, self.dim, self.hidden, self.dropout, projected=self.projected),
+        body = FeatureBody(
+            features,
+            self.dim,
+            self.hidden,
+            pieces=self.pieces,
+            dropout=self.dropout,
+            projected=self.projected,
         )
+        return FeaturesNet(Standardised(features), body)
 
 
 @final
@@ -89,6 +100,39 @@ class Scaled(nn.Module):
 
 
 @final
+class Pieces(nn.Module):
+    """Each feature, softly bounded, and how far it has come through each of `pieces` parts of its range.
+
+    Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
+    layer can then give each feature a curve of its own (Gorishniy et al. 2022, piecewise linear encoding).
+    """
+
+    edges: Tensor
+
+    def __init__(self, features: int, pieces: int) -> None:
+        super().__init__()
+        self.width = features * (1 + pieces)
+        self.register_buffer("edges", torch.zeros(features, pieces + 1))
+
+    @torch.no_grad()
+    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> None:
+        """Take the quantiles of these rows."""
+        ordered, order = x.sort(dim=0)
+        reached = weight[order].double().cumsum(0)
+        levels = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64, device=x.device)
+        for j in range(x.shape[1]):
+            column = reached[:, j].contiguous()
+            at = torch.searchsorted(column, levels * column[-1]).clamp_max(len(x) - 1)
+            self.edges[j] = ordered[at, j]
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
+        low, size = self.edges[:, :-1], self.edges.diff(dim=1)
+        inverse = size.masked_fill(size == 0, torch.inf).reciprocal()
+        progress = ((x[:, :, None] - low) * inverse).clamp(0, 1)
+        return torch.cat([x * (1 + (x / _SOFT).square()).rsqrt(), progress.flatten(1)], dim=1)
+
+
+@final
 class Dropout(nn.Module):
     """Leaves out a share, to 1/256, of the numbers while training; a random byte a number, eight a draw.
 
@@ -129,23 +173,35 @@ class FeaturesNet(nn.Module):
 class FeatureBody(nn.Module):
     """Standardised features in, embeddings out.
 
-    A constant factor, set by `calm` from the untrained net, makes embeddings start with a norm of about 3.
+    `prepare` looks at training rows before training. It takes their quantiles, if features are given in
+    pieces, and sets a constant factor with which embeddings start with a norm of about 3.
     """
 
     factor: Tensor
 
     def __init__(
-        self, features: int, dim: int, hidden: Sequence[int], dropout: float, *, projected: bool
+        self,
+        features: int,
+        dim: int,
+        hidden: Sequence[int] = (),
+        *,
+        pieces: int = 0,
+        dropout: float = 0.0,
+        projected: bool = True,
     ) -> None:
         super().__init__()
         self.dim = dim
-        self.body = _layers(features, dim, hidden, dropout, projected)
+        self.pieces = Pieces(features, pieces) if pieces else None
+        width = features if self.pieces is None else self.pieces.width
+        self.body = _layers(width, dim, hidden, dropout, projected)
         self.register_buffer("factor", torch.ones(()))
 
     @torch.no_grad()
-    def calm(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n dim"]:
-        """Set the factor; gives the embeddings of these rows."""
+    def prepare(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> Float[Tensor, "n dim"]:
+        """Set quantiles and factor; gives the embeddings of these rows."""
         self.eval()
+        if self.pieces is not None:
+            self.pieces.fit(x, weight)
         z = self(x)
         size = torch.linalg.vector_norm(z, dim=1).square().mean().sqrt()
         factor = torch.where(size > 0, _NORM / size, torch.ones_like(size))
@@ -153,7 +209,7 @@ class FeatureBody(nn.Module):
         return z * factor
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
-        return self.body(x) * self.factor
+        return self.body(x if self.pieces is None else self.pieces(x)) * self.factor
 
     def lend(self, generator: torch.Generator | None) -> None:
         """The source of randomness of every dropout; None takes it back."""
@@ -162,11 +218,10 @@ class FeatureBody(nn.Module):
                 module.generator = generator
 
 
-def _layers(features: int, dim: int, hidden: Sequence[int], dropout: float, projected: bool) -> nn.Module:
+def _layers(width: int, dim: int, hidden: Sequence[int], dropout: float, projected: bool) -> nn.Module:
     if not hidden and not projected:
-        return nn.Sequential(Dropout(dropout), Scaled(features))
+        return nn.Sequential(Dropout(dropout), Scaled(width))
     layers: list[nn.Module] = []
-    width = features
     for units in hidden:
         # A bias before batch norm would be subtracted again.
         layers += [nn.Linear(width, units, bias=False), nn.BatchNorm1d(units), nn.ReLU(), Dropout(dropout)]
