@@ -72,6 +72,11 @@ class Run:
             tensors, state = files.read_tensors(path / "model.safetensors")
         except files.CheckpointError as error:
             raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
+        if state["recipe"] != recipe.model_dump(mode="json"):
+            raise RecipeError(
+                f"{path / 'recipe.json'} is not the recipe that {path / 'model.safetensors'} was trained by; "
+                "copy the run again"
+            )
         if net is None and state["own_net"]:
             raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
         pretrained_not_needed = recipe.model_copy(
@@ -260,7 +265,7 @@ def _read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A JSON object with at least these keys."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise RecipeError(f"{path} cannot be read (it must be an object, got a {type(value).__name__})")
+        raise RecipeError(f"{path} cannot be read (it must be a JSON object, got {type(value).__name__})")
     for key in keys:
         if key not in value:
             raise RecipeError(f"{path} cannot be read (the key {key!r} is missing)")
