@@ -129,6 +129,17 @@ def test_what_is_not_there_is_said(module, arguments: list[str], said: str) -> N
         module("trace").main(arguments)
 
 
+def test_the_pictures_of_the_questions_can_be_drawn(module, tmp_path: Path, monkeypatch) -> None:
+    questions = module("draw_questions")
+    shown = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    assert all(f"(images/question-{name}.png)" in shown for name in questions.PICTURES)
+    monkeypatch.setattr(questions, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(questions, "IMAGES", tmp_path)
+    monkeypatch.setattr(questions, "PICTURES", {"digits-laws": "digits-laws"})
+    questions.main()
+    assert 5_000 < (tmp_path / "question-digits-laws.png").stat().st_size < 100_000
+
+
 def test_a_folder_that_is_not_empty_is_refused(module, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(ValueError, match="is there already and is not an empty folder; choose another one"):

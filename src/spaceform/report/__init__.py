@@ -1,6 +1,7 @@
 """The report of studies and runs: tables, figures, and one page that holds them all."""
 
-import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+import spaceform._lab
+import spaceform._matplotlib  # noqa: F401 (before matplotlib is imported)
 
 from collections.abc import Iterable
 from pathlib import Path

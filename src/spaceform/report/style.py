@@ -38,7 +38,7 @@ GEOMETRY_COLORS: Final = {
 """The paper's hue for each geometry, in shades for its heads: light theme, dark theme."""
 
 OTHER_COLORS: Final = (("#8a6a12", "#d8b24e"), ("#b8922f", "#f0d48a"), ("#5c4508", "#a88734"))
-"""Shades for a geometry that is none of the three."""
+"""Shades for heads whose geometry cannot be known."""
 
 CLASS_COLORS: Final = (
     ("#3f90da", "#6aaef0"),

@@ -218,7 +218,7 @@ def comparison(group: Group) -> Table | None:
             cells += [
                 Cell(_text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),
-                Cell(f"{pair.errors:+.1f}".replace("-", "−"), pair.errors),
+                Cell(f"{round(pair.errors, 1) + 0.0:+.1f}".replace("-", "−"), pair.errors),
             ]
         if any(cell is not MISSING for cell in cells):
             lines.append(Line(display(label), heads[label], tuple(cells)))

@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -31,7 +31,6 @@ def search_features(
     trials: int,
     seconds: float | None = None,
     on: Processes,
-    say: Callable[[str], None],
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; a head that never trained is left out.
 
@@ -46,7 +45,6 @@ def search_features(
         if event.failure is not None and event.failure.kind != NothingTrained.__name__:
             raise SearchError(event.error)
         said[head] = event.error or _said(Kept.of(folder, head))
-        say(f"{head}: {said[head]}")
     best = {head: load(folder / f"{head}.toml") for head in found if (folder / f"{head}.toml").exists()}
     if not best:
         raise SearchError("; ".join(said.values()))
@@ -85,6 +83,12 @@ def search_one(
     )
     text = f"# {head}: {_said(outcome.trials)}\n{to_toml(recipe_of(outcome.candidate))}"
     files.write_bytes(folder / f"{head}.toml", text.encode())
+
+
+def standing(folder: Path) -> list[str]:
+    """How far the searches of a folder are, a sentence each."""
+    kept = {path.stem: Kept.of(folder, path.stem) for path in sorted(folder.glob("*.jsonl"))}
+    return [f"{head}: {_said(trials)}" for head, trials in kept.items() if trials]
 
 
 def trials_of(folder: Path) -> pd.DataFrame:

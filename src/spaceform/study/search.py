@@ -22,7 +22,7 @@ from spaceform.run.train import Diverged
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
 from spaceform.study.place import Event, perform
-from spaceform.study.processes import Pool, Processes
+from spaceform.study.processes import Processes
 from spaceform.study.space import grid_of, space, starting_point
 
 
@@ -84,7 +84,7 @@ def search_head(
             if not live:
                 break
             for event in pool.events():
-                _take(study, live, event, pool, say)
+                _take(study, live, event, pool.stop, say)
     best = _best(study, recipe)
     text = f"# {recipe.head.name}: {best.sentence}; sampler {sampler}\n{to_toml(best.recipe)}"
     files.write_bytes(folder / f"{recipe.head.name}.toml", text.encode())
@@ -227,7 +227,11 @@ def _begin(study: optuna.Study, recipe: Recipe, folder: Path, sampler: Sampler) 
 
 
 def _take(
-    study: optuna.Study, live: dict[str, _Live], event: Event, pool: Pool, say: Callable[[str], None]
+    study: optuna.Study,
+    live: dict[str, _Live],
+    event: Event,
+    stop: Callable[[Job], None],
+    say: Callable[[str], None],
 ) -> None:
     one = live[event.job.name]
     if event.kind == "progress":
@@ -235,7 +239,7 @@ def _take(
         if seen is not None and seen.done and seen.best_score is not None:
             one.trial.report(seen.best_score, seen.epoch)
             if one.trial.should_prune():
-                pool.stop(one.job)
+                stop(one.job)
         return
     if event.kind not in ("finished", "stopped", "failed"):
         return

@@ -85,7 +85,7 @@ def compare(
     if recipes:
         found = plan.read_recipes(recipes, found, settings)
     variants = [str(value) for value in temperatures]
-    engine = all(recipe.net.name == "features" for recipe in found.values())
+    engine = _by_engine(found)
     trials = (CANDIDATES if engine and not recipes else 0) if search is None else search
     rule = Seeds.of(seeds, auto=engine, minutes=minutes)
     plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
@@ -95,15 +95,13 @@ def compare(
     here = place if isinstance(place, Processes) else Processes()
     with locked(folder):
         source.keep()
-        if trials and engine:
+        if trials:
             limit = rule.searching(len(found))
-            found, notes["searched"] = search_features(
-                found, folder / "search", trials=trials, seconds=limit, on=here, say=say
-            )
-        elif trials:
             found, notes["searched"] = _search(
-                found, folder / "search", trials, on=here, workers=workers, say=say
+                found, folder / "search", trials, seconds=limit, on=here, workers=workers, say=say
             )
+            for head, sentence in notes["searched"].items():
+                say(f"{head}: {sentence}")
         notes["search"] = _searched(trials)
         if engine:
             first = next(iter(found.values()))
@@ -214,6 +212,10 @@ def carry_out(
         return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or _saying(say))
 
 
+def _by_engine(found: Mapping[str, Recipe]) -> bool:
+    return all(recipe.net.name == "features" for recipe in found.values())
+
+
 def _searched(trials: int) -> str:
     if not trials:
         return "Rates and options were not searched: a difference of a point or two may be one of rates."
@@ -266,17 +268,27 @@ def _carry_out(
 
 
 def _search(
-    found: Mapping[str, Recipe], folder: Path, trials: int, *, on: Place, say: Say, **how: Any
+    found: Mapping[str, Recipe],
+    folder: Path,
+    trials: int,
+    *,
+    on: Processes,
+    say: Say,
+    seconds: float | None = None,
+    **how: Any,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """The best recipe of each head, and a sentence about each; trials run in local processes."""
+    """The best recipe of each head, and a sentence about each; trials run in local processes.
+
+    Heads on features are searched by their engine, for at most so many seconds each; others by Optuna.
+    """
+    if _by_engine(found):
+        return search_features(found, folder, trials=trials, seconds=seconds, on=on)
     from spaceform.study.search import search_head
 
-    here = on if isinstance(on, Processes) else Processes()
     best, sentences = {}, {}
     for head, recipe in found.items():
-        ended = search_head(recipe, folder, trials=trials, on=here, say=say, **how)
+        ended = search_head(recipe, folder, trials=trials, on=on, say=say, **how)
         best[head], sentences[head] = ended.recipe, ended.sentence
-        say(f"{head}: {ended.sentence}")
     return best, sentences
 
 

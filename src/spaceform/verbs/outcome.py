@@ -77,16 +77,18 @@ class Study:
     @property
     def trials(self) -> pd.DataFrame:
         """One row for each trial of a search: what was tried, and its validation score."""
-        from spaceform.study.search import trials_of
+        from spaceform.study import feature_search, search
 
-        return trials_of(self._search_folder)
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).trials_of(folder)
 
     @property
     def searches(self) -> list[str]:
         """How far the searches are, a sentence for each head."""
-        from spaceform.study.search import standing
+        from spaceform.study import feature_search, search
 
-        return standing(self._search_folder) if (self._search_folder / "search.db").exists() else []
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).standing(folder)
 
     @property
     def _search_folder(self) -> Path:

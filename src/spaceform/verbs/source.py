@@ -2,7 +2,7 @@
 
 import io
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -15,7 +15,7 @@ from spaceform.run import files
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import ARRAYS
 
-Data: TypeAlias = "str | Path | Dataset | tuple[Any, Any]"
+Data: TypeAlias = "str | Path | Dataset | Sequence[Any]"
 """A name, a path, a loaded data set, or the arrays (X, y): features and labels, one row for each item."""
 
 
@@ -43,27 +43,26 @@ class Source:
         files.write_bytes(path, archive.getvalue())
 
 
-def named(data: Data) -> tuple[str, Dataset] | None:
-    """The name of data that can be read again, and the data; None for arrays."""
-    if isinstance(data, str | Path):
-        return str(data), load(data)
-    if isinstance(data, Dataset):
-        place = data.name if data.name in CATALOG else str(data.source[0]) if len(data.source) == 1 else None
-        if place is not None and load(place).content == data.content:
-            return place, data
-    return None
-
-
 def find(data: Data, out: str | Path | None, ending: str = "") -> tuple[Source, Path]:
     """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
-    found = named(data)
-    if found is not None:
-        name, dataset = found
-        return Source(name, dataset), folder or Path(f"spaceform-{dataset.name}{ending}")
-    arrays = _of_dataset(data) if isinstance(data, Dataset) else _of_pair(data)
-    folder = folder or Path(f"spaceform-arrays{ending}")
-    return Source(str(folder / ARRAYS), _as_dataset(arrays), arrays), folder
+    if isinstance(data, str | Path):
+        source = Source(str(data), load(data))
+    elif isinstance(data, Dataset) and (place := _place(data)) is not None:
+        source = Source(place, data)
+    else:
+        folder = folder or Path(f"spaceform-arrays{ending}")
+        arrays = _of_dataset(data) if isinstance(data, Dataset) else _of_pair(data)
+        source = Source(str(folder / ARRAYS), _as_dataset(arrays), arrays)
+    return source, folder or Path(f"spaceform-{source.dataset.name}{ending}")
+
+
+def _place(dataset: Dataset) -> str | None:
+    """Where a data set can be read again as it is."""
+    if dataset.name not in CATALOG and len(dataset.source) != 1:
+        return None
+    place = dataset.name if dataset.name in CATALOG else str(dataset.source[0])
+    return place if load(place).content == dataset.content else None
 
 
 def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
@@ -88,11 +87,9 @@ def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _of_pair(data: Any) -> dict[str, NDArray[Any]]:
-    if not (isinstance(data, tuple) and len(data) == 2):
-        raise RecipeError(
-            f"data is a name, a path, a Dataset or the arrays (X, y); got {type(data).__name__}"
-        )
+def _of_pair(data: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    if len(data) != 2:
+        raise RecipeError(f"data is a name, a path, a Dataset or the arrays (X, y); got {len(data)} things")
     X, y = (np.asarray(part) for part in data)
     return {"X": X, "y": y.astype(str) if y.dtype == object else y}
 
