@@ -14,8 +14,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from archive import RESULTS, load, names
 
-from spaceform.report.style import COLORS, INK, RC, display
-from spaceform.study.verdict import standard_error
+from spaceform.report.looks import display, look
+from spaceform.report.style import RC
+from spaceform.study.summary import standard_error
 
 IMAGES = RESULTS.parent / "docs" / "images"
 L2, NLL = "calibration_error_l2", "nll"
@@ -50,7 +51,7 @@ def draw(results: pd.DataFrame, panels: dict[str, str], path: Path) -> None:
         times = 100 if title.endswith("%") else 1
         for row, label in zip(rows, labels, strict=True):
             values = times * results.loc[results["label"] == label, metric].to_numpy()
-            color = COLORS.get(label.split()[0], INK)
+            color = look(label.split()[0]).color
             error = standard_error(values) or 0
             ax.errorbar(values.mean(), row, xerr=error, fmt="o", color=color, markersize=4.5, linewidth=1.4)
         ax.set_title(title)

@@ -15,12 +15,11 @@ from archive import RESULTS, load
 
 from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
-from spaceform.study.verdict import Measure, standard_error, summarize
+from spaceform.study.summary import Measure, standard_error, summarize
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-GEOMETRY = {"standard": "Euclidean", "hyperbolic": "Poincaré ball"}
 L2, NLL, AUROC = "calibration_error_l2", "nll", "auroc_confidence"
 PLAIN, AWARE = "calibrated.temperature", "calibrated.norm_aware_temperature"
 CHOSEN = f"calibrated.chosen.{L2}"
@@ -61,12 +60,19 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
 
 
+def labels(study: str) -> list[str]:
+    """The rows of a study, in the order of its plan."""
+    return list(dict.fromkeys(run.label for run in load(study).runs))
+
+
 def _heads(columns: tuple[Column, ...]) -> Table:
-    return Table(("head",), tuple(Row((f"`{head}`",), head) for head in HEADS), columns)
+    heads = labels(columns[0].study)
+    return Table(("head",), tuple(Row((f"`{head}`",), head) for head in heads), columns)
 
 
 def _heads_with_geometry(columns: tuple[Column, ...]) -> Table:
-    rows = tuple(Row((f"`{head}`", GEOMETRY.get(head, "sphere")), head) for head in HEADS)
+    heads = labels(columns[0].study)
+    rows = tuple(Row((f"`{head}`", HEADS[head](2, 2).geometry.title), head) for head in heads)
     return Table(("head", "geometry"), rows, columns)
 
 
@@ -85,16 +91,14 @@ def _main(study: str, paper: bool) -> Table:
     )
 
 
-def _temperatures(study: str, heads: tuple[str, ...] = tuple(HEADS)) -> Table:
-    return Table(
-        ("head",),
-        tuple(Row((f"`{head}`",), head) for head in heads),
+def _temperatures(study: str) -> Table:
+    return _heads(
         (
             Column(study, f"{PLAIN}.nll", "NLL, plain", 3),
             Column(study, f"{AWARE}.nll", "NLL, norm-aware", 3),
             Column(study, f"{PLAIN}.{L2}", "l2, plain, %", 2),
             Column(study, f"{AWARE}.{L2}", "l2, norm-aware, %", 2),
-        ),
+        )
     )
 
 
@@ -124,8 +128,9 @@ def _retrieval(columns: tuple[Column, ...], leading: tuple[str, ...]) -> Table:
     own = Row(("features as they are", "")[: len(leading)], "features", RAW)
     heads = (_heads if len(leading) == 1 else _heads_with_geometry)(columns).rows
     plain = tuple(
-        Row((f"`{head}`, not searched", "sphere")[: len(leading)], head, "cub200-default")
-        for head in ("vmf", "power_spherical")
+        row._replace(cells=(f"{row.cells[0]}, not searched", *row.cells[1:]), study="cub200-default")
+        for row in heads
+        if row.label in labels("cub200-default")
     )
     return Table(leading, (own, *heads, *plain), columns)
 
@@ -159,9 +164,7 @@ TABLES: Mapping[str, Table] = {
     "cub200-features": _retrieval(CUB, ("head",)),
     "mnist temperatures": _temperatures("mnist"),
     "fashion-mnist temperatures": _temperatures("fashion-mnist"),
-    "digits temperatures": _temperatures(
-        "digits-temperature", ("cosine", "arcface", "vmf", "power_spherical")
-    ),
+    "digits temperatures": _temperatures("digits-temperature"),
     "digits normalizer": Table(
         ("normaliser", "n"),
         tuple(
@@ -181,10 +184,8 @@ TABLES: Mapping[str, Table] = {
             )
         ),
     ),
-    "digits laws": Table(
-        ("head",),
-        tuple(Row((f"`{head}`",), head) for head in ("vmf", "power_spherical")),
-        (*_three("digits-laws", 2), Column("digits-laws", f"{PLAIN}.{L2}", "after scaling, %", 2)),
+    "digits laws": _heads(
+        (*_three("digits-laws", 2), Column("digits-laws", f"{PLAIN}.{L2}", "after scaling, %", 2))
     ),
     "digits samples": Table(
         ("samples",),
@@ -281,7 +282,7 @@ def _runtime() -> list[list[str]]:
     found = record("benchmarks/training")["figures"]
     lines = [["head", "an epoch", "a training step", "prediction", "epochs, MNIST", "FashionMNIST"]]
     lines.append(["---"] + ["---:"] * 5)
-    for head in HEADS:
+    for head in labels("mnist"):
         timed = [
             f"{found[f'{head} / cosine, {what}']['median']:.2f}"
             for what in ("an epoch of train", "steps", "prediction")

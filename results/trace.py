@@ -13,7 +13,7 @@ from typing import Any
 import tables
 from archive import RESULTS, ArchiveError, KeptRun, KeptStudy, load, names
 
-from spaceform.study.verdict import standard_error
+from spaceform.study.summary import standard_error
 
 RECORDS = ("benchmarks/*.json", "*.json")
 

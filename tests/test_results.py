@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from spaceform.study.folder import Study
+from spaceform import Study
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -57,7 +57,7 @@ def test_an_unpacked_study_is_the_study_that_was_kept(module, tmp_path: Path) ->
         assert archive.unpack(name, tmp_path / name) == len(kept.results())
         study = Study.open(tmp_path / name)
         assert study.notes == kept.study["notes"]
-        found, own = study.results().set_index("run"), kept.results().set_index("run")
+        found, own = study.table.set_index("run"), kept.results().set_index("run")
         assert (found["state"] == "finished").all()
         columns = own.columns.difference(["data"])  # a path in the recipe, a name in the metrics
         assert found.loc[own.index, columns].equals(own[columns]), name
@@ -127,6 +127,17 @@ def test_the_documented_command_prints_runs_seeds_command_and_commit(module) -> 
 def test_what_is_not_there_is_said(module, arguments: list[str], said: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(said)):
         module("trace").main(arguments)
+
+
+def test_the_pictures_of_the_questions_can_be_drawn(module, tmp_path: Path, monkeypatch) -> None:
+    questions = module("draw_questions")
+    shown = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    assert all(f"(images/question-{name}.png)" in shown for name in questions.PICTURES)
+    monkeypatch.setattr(questions, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(questions, "IMAGES", tmp_path)
+    monkeypatch.setattr(questions, "PICTURES", {"digits-laws": "digits-laws"})
+    questions.main()
+    assert 5_000 < (tmp_path / "question-digits-laws.png").stat().st_size < 100_000
 
 
 def test_a_folder_that_is_not_empty_is_refused(module, tmp_path: Path) -> None:

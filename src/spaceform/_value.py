@@ -2,6 +2,7 @@
 
 import spaceform._lab  # noqa: F401 (names the extra where it is missing)
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +12,8 @@ from spaceform.messages import no_option, unknown
 
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
+Width = Annotated[int, Field(gt=0, le=2**20)]
+"""Of a layer: a wider one is a mistake, and better told than left to the allocator."""
 
 
 class Value(BaseModel):
@@ -51,7 +54,16 @@ def options_of(kind: type[BaseModel]) -> list[str]:
 
 def said(error: Any) -> str:
     """What is wrong with one value, to follow its key."""
-    return f"{error['msg'].replace('Input should', 'must', 1).removesuffix('.')}, got {error['input']!r}"
+    wrong = error["msg"].replace("Input should", "must", 1).removesuffix(".")
+    return f"{wrong}, got {_short(error['input'])}"
+
+
+def _short(value: Any) -> str:
+    """A value as it is written, cut where it is long or deep."""
+    writer = reprlib.Repr()
+    writer.maxstring = writer.maxother = 60
+    text = writer.repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _tag(kind: type[BaseModel], name: Any) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import config
 
-from spaceform.geometry import Euclidean, Geometry, PoincareBall, Sphere, poincare
+from spaceform.geometry import Euclidean, Geometry, PoincareBall, Sphere
+from spaceform.geometry.hyperbolic import MARGIN
 
 GEOMETRIES = [Euclidean(), Sphere(), PoincareBall(1e-5), PoincareBall(0.1), PoincareBall(3.0)]
 
@@ -78,7 +79,7 @@ def test_hand_values():
     near = PoincareBall(0.01).pairwise(z, torch.zeros(1, 2))
     torch.testing.assert_close(near, torch.tensor([[-10.0]]))
     far = PoincareBall(1.0).pairwise(1e6 * z, torch.zeros(1, 2))
-    torch.testing.assert_close(far, torch.tensor([[-2 * math.atanh(1 - poincare.MARGIN)]]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(far, torch.tensor([[-2 * math.atanh(1 - MARGIN)]]), rtol=1e-4, atol=0)
 
 
 def test_poincare_tends_to_twice_euclidean():
@@ -134,3 +135,11 @@ def test_embeddings_that_cannot_be_compared_are_one_sentence(geometry: Geometry)
     with pytest.raises(ValueError, match=r"z2 must have shape \(items, dim\), got \(4,\)"):
         geometry.pairwise(z, z[0])
     assert geometry.pairwise(z, z.float()).dtype == torch.float64
+
+
+def test_every_geometry_says_what_it_is():
+    assert [(g.kind, g.title) for g in (Euclidean(), PoincareBall(1.0), Sphere())] == [
+        ("euclidean", "Euclidean space"),
+        ("hyperbolic", "Poincaré ball"),
+        ("spherical", "unit sphere"),
+    ]

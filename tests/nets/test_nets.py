@@ -95,15 +95,31 @@ def test_resnet50_with_the_cifar_stem():
     assert not net.embedding.bias.any()
 
 
-def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
-    net = nets.build("test_resnet", 8, (3, 32, 32), freeze_batch_norm=True).train()
+@pytest.mark.parametrize("frozen", ["none", "statistics", "all"])
+def test_what_of_batch_norm_is_frozen(frozen):
+    net = nets.build("test_resnet", 8, (3, 32, 32), freeze_batch_norm=frozen).train()
     before = {name: b.clone() for name, b in net.named_buffers()}
     net(torch.randn(4, 3, 32, 32)).sum().backward()
-    assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
+    kept = [torch.equal(b, before[name]) for name, b in net.named_buffers()]
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
     assert norms
-    assert all(not m.training and m.weight.requires_grad for m in norms)
-    assert any(m.weight.grad is not None and m.weight.grad.abs().sum() > 0 for m in norms)
+    if frozen == "none":
+        assert not any(kept)
+        assert all(m.training for m in norms)
+    else:
+        assert all(kept)
+        assert not any(m.training for m in norms)
+    trained = [p.grad is not None for m in norms for p in (m.weight, m.bias)]
+    assert trained == [frozen != "all"] * len(trained)
+    assert net.embedding.weight.grad is not None
+
+
+@pytest.mark.parametrize(("init", "bound"), [("xavier", (6 / (2048 + 512)) ** 0.5), ("torch", 2048**-0.5)])
+def test_how_the_embedding_starts(init, bound):
+    torch.manual_seed(0)
+    net = nets.TimmNet(nn.Identity(), 2048, 512, init=init)
+    assert 0.99 * bound < net.embedding.weight.abs().max() <= bound  # a million uniform numbers
+    assert not net.embedding.bias.any()
 
 
 def test_local_weights(tmp_path):

@@ -114,7 +114,7 @@ def make_study() -> MakeStudy:
         changes = {"data.name": data, "data.task": task, "net.dim": dim}
         if net is None and f"{data}/standard" in PAPER:
             net = PAPER[f"{data}/standard"].net.name
-        changes |= {} if net is None else {"net.name": net, "net.hidden": None}
+        changes |= {} if net is None else {"net.name": net}
         if jobs is None:
             jobs = [
                 Job(f"{head}-seed{seed}", head, replace(load(f"digits/{head}"), changes, seed=seed))

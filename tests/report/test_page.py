@@ -13,6 +13,7 @@ from spaceform.report.contents import compute
 from spaceform.report.page import render
 from spaceform.report.records import collect
 from spaceform.report.viewer import script_json
+from spaceform.study.folder import Failure
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", 'a"b&c', "$x$", "_hidden")
 
@@ -72,6 +73,9 @@ def test_advice_carries_its_evidence(page) -> None:
         assert card.count("<tr>") == 4
         assert "The evidence" in card
         assert "Welch" in card
+        said = " ".join(re.findall(r"<p>(.*?)</p>|class=\"key\">(.*?)</span>", card, re.DOTALL)[0])
+        assert re.search("vMF|Standard|Hyperbolic|3 heads", said)
+        assert not re.search(r"\b(vmf|standard|hyperbolic)\b", said)  # titles, not names
 
 
 def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> None:
@@ -89,7 +93,7 @@ def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> No
     for job in study.jobs:
         for name in ("metrics.json", "result.json", "history.jsonl"):
             (study.path(job) / name).unlink()
-        study.record_failure(job, "it broke: <b>&")
+        study.record_failure(job, Failure("Broken", "it broke: <b>&"))
     text = render(compute(collect([study.folder])))
     assert "failed: it broke: &lt;b&gt;&amp;" in text
     assert "nothing to compare yet" in text

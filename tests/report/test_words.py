@@ -24,13 +24,13 @@ def test_only_what_cannot_be_written_is_replaced() -> None:
 
 
 def test_such_names_go_through_the_whole_report(tmp_path, make_study) -> None:
-    classes, data = (BROKEN, "bell\x07", "two\nlines"), str(tmp_path / "da\x07ta")
+    classes, data = (BROKEN, "bell\x07", "two\nlines", "猫"), str(tmp_path / "da\x07ta")
     make_study(tmp_path / "s", heads=("cosine",), classes=classes, items=40, data=data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         page = report.write([tmp_path / "s"])
     text = page.read_text("utf-8")
-    assert '"classes":["caf�","bell�","two�lines"]' in text
+    assert '"classes":["caf�","bell�","two�lines","猫"]' in text
     assert "<title>Which geometry for da�ta?</title>" in text
     ET.fromstring(next(page.parent.glob("figures/*-embeddings.svg")).read_text("utf-8"))
     written = {path.suffix: path.read_text("utf-8") for path in page.parent.glob("tables/*-summary.*")}

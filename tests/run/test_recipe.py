@@ -22,6 +22,7 @@ EPISODES = {  # N, K, episodes an epoch, embedding dimension: appendix D.1 and D
     "cub200": (32, 4, 100, 512),
     "sop": (32, 2, 500, 512),
 }
+OPEN = ("cars196", "cub200", "sop")
 
 
 def number(cell: str) -> float | None:
@@ -67,6 +68,46 @@ def test_power_spherical_repeats_the_rows_of_vmf():
         assert ours.budget == theirs.budget
         shared = {k: v for k, v in theirs.head.options.items() if k != "normalizer"}
         assert ours.head.options == shared
+
+
+def test_last_layers_of_resnet50_start_as_in_the_papers_code():
+    for name, recipe in r.PAPER.items():
+        resnet = recipe.net.name == "resnet50"
+        assert resnet is (name.partition("/")[0] not in ("mnist", "fashion-mnist"))
+        if resnet:
+            assert recipe.net.init == "torch"
+        if recipe.head.name not in ("vmf", "power_spherical"):
+            assert recipe.head.options.get("init", "xavier") == ("torch" if resnet else "xavier")
+
+
+def test_batch_norm_is_frozen_as_the_text_says_or_as_the_code_does():
+    for name in r.PAPER:
+        if r.PAPER[name].net.name == "resnet50":
+            pretrained = r.PAPER[name].net.pretrained
+            assert r.PAPER[name].net.freeze_batch_norm == ("all" if pretrained else "none")
+            assert r.AUTHORS[name].net.freeze_batch_norm == ("statistics" if pretrained else "none")
+
+
+def test_the_authors_recipes_differ_from_the_text_in_what_is_documented():
+    differ = set()
+    for name in r.PAPER:
+        text, code = r.flatten(r.PAPER[name]), r.flatten(r.AUTHORS[name])
+        assert code["schedule.patience"] == text["schedule.patience"] + 1  # "after more than 15"
+        differ |= {(name, key) for key in {**text, **code} if text.get(key) != code.get(key)}
+    others = {(name, key) for name, key in differ if key != "schedule.patience"}
+    frozen = {(name, "net.freeze_batch_norm") for name in r.PAPER if r.PAPER[name].data.name in OPEN}
+    hyperplanes = {(f"{data}/hyperbolic", "head.init") for data in ("mnist", "fashion-mnist")}
+    sop = {
+        (f"sop/{h}", f"optim.{k}") for h in ("vmf", "power_spherical") for k in ("momentum", "temperature_lr")
+    }
+    assert others == frozen | hyperplanes | sop
+
+
+def test_a_profile_is_a_prefix():
+    assert r.load("authors/cub200/vmf") == r.AUTHORS["cub200/vmf"]
+    assert r.load("cub200/vmf") == r.PAPER["cub200/vmf"]
+    with pytest.raises(r.RecipeError, match="did you mean 'authors/cub200/vmf'"):
+        r.load("author/cub200/vmf")
 
 
 @pytest.mark.parametrize("name", list(r.QUICK))
@@ -153,6 +194,7 @@ def test_settings(setting, key, value):
         (["head.name=vfm"], r"unknown head 'vfm'; did you mean 'vmf'\? choose from standard"),
         (["head.betta=3"], r"head 'cosine' has no option 'betta'; did you mean 'beta'\?"),
         (["head.beta=-3"], r"beta must be positive"),
+        (["head.init=zeros"], r"head.init must be 'xavier' or 'torch', got 'zeros'"),
         (["head.beta=warm"], r"head.beta must be a valid number.*got 'warm'"),
         (["optim.momentum=0"], r"nesterov needs momentum above 0"),
         (["optim.lr=nan"], r"optim.lr must be .*finite.*nan"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 from spaceform.run.finished import Run
 from spaceform.run.recipe import QUICK, Recipe, RecipeError, replace
 from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metrics, locked
-from spaceform.study.place import Event
+from spaceform.study.place import Event, perform
 from spaceform.study.processes import Pool, Processes
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
@@ -149,7 +150,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
     long, short = job("cosine", budget__epochs=500, budget__patience=500), job("cosine", 1)
     ends: list[tuple[str, str]] = []
     with Pool(1) as pool:
-        pool.submit(long, tmp_path / "long", measure=False)
+        pool.submit(long, tmp_path / "long", partial(perform, measure=False))
         while pool.busy:
             for event in pool.events():
                 if event.kind == "progress" and event.job == long:
@@ -157,7 +158,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
                 if event.kind in ("stopped", "finished"):
                     ends.append((event.job.name, event.kind))
             if pool.room and len(ends) == 1:
-                pool.submit(short, tmp_path / "short", measure=False)
+                pool.submit(short, tmp_path / "short", partial(perform, measure=False))
     assert ends == [("cosine-seed0", "stopped"), ("cosine-seed1", "finished")]
     assert not (tmp_path / "short" / "metrics.json").exists()
 

@@ -148,7 +148,7 @@ def embed(
 
     _ends_in(out, ".npz", ".parquet")
     loaded = Run.load(run)
-    found = classify(loaded, sources)
+    found = classify(loaded, sources, calibrator=None)
     write_embeddings(found, out)
     items, dim = found.embedding.shape
     geometry = type(loaded.model.head.geometry).__name__

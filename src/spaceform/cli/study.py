@@ -62,7 +62,10 @@ def register(app: typer.Typer) -> None:
 def compare(
     data: DataArgument,
     heads: Heads = "all",
-    seeds: Annotated[int, typer.Option(help="Replications.", min=1)] = 3,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Runs of each head: a number, or auto: three, then more where they are needed."),
+    ] = None,
     budget: Annotated[Length | None, typer.Option(help="How long to train; default: quick.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
     task: Purpose = None,
@@ -76,7 +79,13 @@ def compare(
         list[Path] | None,
         typer.Option(help="Recipe files, or folders of them, one for each head; --set changes them all."),
     ] = None,
-    search: Annotated[int, typer.Option(help="Search every head first, with this many trials.", min=0)] = 0,
+    search: Annotated[
+        int | None,
+        typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The best answer that so many minutes can give.", min=0)
+    ] = None,
     settings: Settings = None,
     processes: Count = None,
     workers: Workers = None,
@@ -94,7 +103,7 @@ def compare(
     study = spaceform.compare(
         data,
         heads,
-        seeds=seeds,
+        seeds=_seeds(seeds),
         out=out,
         budget=budget,
         task=task,
@@ -104,6 +113,7 @@ def compare(
         temperatures=[part.strip() for part in temperature.split(",") if part.strip()],
         recipes=recipes or (),
         search=search,
+        minutes=minutes,
         settings=_changes(settings),
         on=_place(on, processes, address, cpus, gpus),
         workers=workers,
@@ -245,6 +255,15 @@ def report(
     typer.echo(f"written: {write(folders, out)}")
 
 
+def _seeds(text: str | None) -> "int | Literal['auto'] | None":
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--seeds takes a number or auto, got {text!r}") from None
+
+
 def _place(on: str, processes: int | None, address: str, cpus: float, gpus: float) -> "Place":
     import spaceform
 
@@ -272,7 +291,7 @@ def _show(study: "Study") -> int:
     from spaceform.cli.terminal import failure_sentence, print_results
 
     typer.echo("")
-    print_results(study.table)
+    print_results(study.table, study.advice)
     typer.echo(f"\nresults: {study.folder / 'results.parquet'}")
     failures = study.failures
     if failures:

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from spaceform.messages import counted
 from spaceform.run.progress import duration
-from spaceform.study import verdict
+from spaceform.study import summary
 from spaceform.study.folder import RunStatus
+from spaceform.study.judge import Advice
 from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
@@ -193,11 +194,11 @@ def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: P
     return f"{failed} of {counted(runs, 'run')} failed: {why}; the same command tries them again"
 
 
-def print_results(table: pd.DataFrame) -> None:
+def print_results(table: pd.DataFrame, advice: Advice | None) -> None:
     """The tables, what is under them, and the advice."""
     console = _console()
-    columns = verdict.measures(table)
-    rows = {measure: {row.label: row for row in verdict.summarize(table, measure)} for measure in columns}
+    columns = summary.measures(table)
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in columns}
     labels = list(dict.fromkeys(str(label) for label in table["label"]))
     if not columns:
         console.print("no run is finished yet: there is nothing to compare")
@@ -223,24 +224,24 @@ def print_results(table: pd.DataFrame) -> None:
         console.print(shown)
         if part[-1] is not columns[-1]:
             console.print()
-    for sentence in verdict.footnote(table):
+    for sentence in summary.footnote(table):
         console.print(sentence, style="dim")
     if plain and not alone:
         console.print("* marks what a terminal shows in bold.")
     console.print()
-    for found in verdict.advice(table):
-        console.print(found.sentence, highlight=False)
+    for sentence in advice.sentences() if advice is not None else ():
+        console.print(sentence, highlight=False)
 
 
-def _title(measure: verdict.Measure) -> list[str]:
+def _title(measure: summary.Measure) -> list[str]:
     """Words that a line break may part; the arrow best stays with the last."""
     *words, last = measure.title.split()
     return [*words, f"{last} {'↑' if measure.higher else '↓'}"]
 
 
 def _parts(
-    columns: Sequence[verdict.Measure], widths: dict[verdict.Measure, int], room: int
-) -> list[list[verdict.Measure]]:
+    columns: Sequence[summary.Measure], widths: dict[summary.Measure, int], room: int
+) -> list[list[summary.Measure]]:
     """Columns that stand side by side, in parts of about a size: no figure is ever broken."""
     for count in range(1, len(columns)):
         size = ceil(len(columns) / count)
@@ -250,7 +251,7 @@ def _parts(
     return [[measure] for measure in columns]
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone: bool) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None, plain: bool, alone: bool) -> str:
     if row is None:
         return "–"
     text = measure.text(row.mean, row.sem)

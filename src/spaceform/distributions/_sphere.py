@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spaceform.distributions._marginal import fold_rows, unfold_rows
+from spaceform.distributions._inversion import fold_rows, unfold_rows
 from spaceform.special._autograd import first_order
 
 # Below this dimension |g|² − (g·μ)² loses the norm of the tangent part, and it is formed explicitly.

@@ -1,8 +1,7 @@
 """What distributions share that are symmetric about a mean direction: all but the law of the angle to it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -10,27 +9,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from spaceform.distributions._arguments import check_concentration, check_unit, parameters, unit_vector
-from spaceform.distributions._sphere import covariance, place, variance
+from spaceform.distributions._sphere import covariance, variance
+from spaceform.distributions.law import AngularLaw
 from spaceform.distributions.uniform import Shape
 
-Law = TypeVar("Law", bound="SymmetricDistribution")
-AngleQuantile: TypeAlias = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""(cos θ, sin θ) of the angle to the mean direction from uniform numbers, concentrations and n."""
-
-
-def draws(
-    angle: AngleQuantile,
-    loc: Float[Tensor, "*#batch dim"],
-    concentration: Float[Tensor, "*#batch"] | float | int,
-    sample_shape: Shape,
-    generator: torch.Generator | None,
-) -> Float[Tensor, "*draws dim"]:
-    """Draws of shape sample_shape + batch + (dim,), the angle to `loc` by inversion of `angle`."""
-    loc, concentration = parameters(loc, concentration)
-    shape = (*sample_shape, *concentration.shape)
-    u = torch.rand(shape, dtype=loc.dtype, device=loc.device, generator=generator)
-    cos, sin = angle(u, concentration, loc.shape[-1])
-    return place(loc, cos, sin, generator=generator)
+Same = TypeVar("Same", bound="SymmetricDistribution")
 
 
 class SymmetricDistribution(Distribution, ABC):
@@ -55,16 +38,7 @@ class SymmetricDistribution(Distribution, ABC):
 
     # What a leaf gives, besides log_prob and entropy.
 
-    @abstractmethod
-    def rsample(
-        self, sample_shape: Shape = (), generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*draws dim"]:
-        """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
-
-    @property
-    @abstractmethod
-    def mean_resultant_length(self) -> Float[Tensor, "*batch"]:
-        """E[μ·z]."""
+    law: ClassVar[AngularLaw]
 
     @abstractmethod
     def log_height(self) -> Float[Tensor, "*batch"]:
@@ -76,7 +50,18 @@ class SymmetricDistribution(Distribution, ABC):
 
     # What follows.
 
-    def expand(self: Law, batch_shape: Shape, _instance: Any = None) -> Law:
+    def rsample(
+        self, sample_shape: Shape = (), generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*draws dim"]:
+        """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
+        return self.law.sample(self.loc, self.concentration, tuple(sample_shape), generator=generator)
+
+    @property
+    def mean_resultant_length(self) -> Float[Tensor, "*batch"]:
+        """E[μ·z]."""
+        return self.law.mean_length(self.concentration, self.dim)
+
+    def expand(self: Same, batch_shape: Shape, _instance: Any = None) -> Same:
         """The same distribution with its parameters expanded to another batch shape."""
         new = self._get_checked_instance(type(self), _instance)
         new.loc = self.loc.expand(*batch_shape, -1)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
 from spaceform.distributions._sphere import versine
-from spaceform.distributions.power_spherical import PowerSpherical, digamma_difference
+from spaceform.distributions.power_spherical import POWER_SPHERICAL, PowerSpherical, digamma_difference
 from spaceform.distributions.uniform import HypersphericalUniform, log_area
-from spaceform.distributions.von_mises_fisher import VonMisesFisher
+from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER, VonMisesFisher
 from spaceform.special import log_normalizer_difference
 
 __all__ = ["kl_divergence"]
@@ -43,9 +43,7 @@ def _vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Float[Tensor, "..."]:
 @register_kl(VonMisesFisher, HypersphericalUniform)
 def _vmf_uniform(p: VonMisesFisher, q: HypersphericalUniform) -> Float[Tensor, "..."]:
     """D = log C(κ) − log C(0) + κ A(κ)."""
-    n = _same_dim(p, q)
-    k = p.concentration
-    kl = log_normalizer_difference(k, torch.zeros_like(k), n) + k * p.mean_resultant_length
+    kl = VON_MISES_FISHER.divergence(p.concentration, _same_dim(p, q))
     return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
 
 
@@ -60,7 +58,7 @@ def _uniform_vmf(p: HypersphericalUniform, q: VonMisesFisher) -> Float[Tensor, "
 
 @register_kl(PowerSpherical, HypersphericalUniform)
 def _power_uniform(p: PowerSpherical, q: HypersphericalUniform) -> Float[Tensor, "..."]:
-    kl = log_area(_same_dim(p, q)) - p.entropy()
+    kl = POWER_SPHERICAL.divergence(p.concentration, _same_dim(p, q))
     return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
 
 

@@ -1,5 +1,6 @@
 """The von Mises–Fisher distribution on the unit sphere."""
 
+from dataclasses import replace
 from math import pi
 from typing import final
 
@@ -8,19 +9,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.distributions._arguments import check_directions, check_floating, check_unit
-from spaceform.distributions._marginal import Marginal, Points, Rows, angle_quantile, tabulated_quantile
+from spaceform.distributions._inversion import AngleDensity, Points, Rows, angle_quantile, tabulated_quantile
 from spaceform.distributions._peak import LogPeak, Shortfall
 from spaceform.distributions._sphere import versine
-from spaceform.distributions._symmetric import SymmetricDistribution, draws
+from spaceform.distributions._symmetric import SymmetricDistribution
+from spaceform.distributions.law import AngularLaw, Peak
 from spaceform.distributions.uniform import Shape, check_value
-from spaceform.special import concentration_from_mean_resultant_length, exact, mean_resultant_length
+from spaceform.special import (
+    concentration_from_mean_resultant_length,
+    divergence_from_uniform,
+    exact,
+    mean_resultant_length,
+)
 
 _MOST = 1e8
 """The largest concentration that is supported."""
 
 
 @final
-class _AngleMarginal(Marginal):
+class _VonMisesFisherAngle(AngleDensity):
     """θ with density ∝ sinⁿ⁻²θ exp(κ cos θ); the coordinate is θ/2."""
 
     def __init__(self, concentration: Rows, dim: int) -> None:
@@ -64,24 +71,58 @@ class _AngleMarginal(Marginal):
         s, c = twice.sin(), twice.cos()
         return self.cos * c - self.sin * s, (self.sin * c + self.cos * s).clamp(min=0), 2.0
 
-    def quantile(self, uniform: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
+    def quantile(self, uniform: Float[Tensor, "draws rows"], refine: int) -> Float[Tensor, "draws rows"]:
         if self.dim != 3:
-            return tabulated_quantile(self, uniform)
+            return tabulated_quantile(self, uniform, refine)
         k = self.k.clamp(min=torch.finfo(self.k.dtype).tiny)
         y = (uniform * torch.expm1(-2 * k)).log1p() / (-2 * k)  # sin²(θ/2), exponential on [0, 1]
         return y.sqrt().asin() - self.mode
 
 
 def von_mises_fisher_angle(
-    uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"], dim: int
+    uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"], dim: int, *, refine: int = 1
 ) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
     """(cos θ, sin θ) of the angle to the mean direction at the quantiles `uniform`.
 
     The shape of `uniform` ends in the shape of `concentration`. θ increases with `uniform`, so that 1 − u is
     the antithetic draw and stratified uniforms give stratified angles. Differentiable in both arguments.
-    |F(θ(u)) − u| is at most 1e-5 in float32 and 2e-8 in float64 for n ≤ 2048; n = 3 is exact.
+    |F(θ(u)) − u| is at most 1e-5 in float32 and 2e-8 in float64 for n ≤ 2048; n = 3 is exact. `refine` makes
+    the table from which it is found so many times finer.
     """
-    return angle_quantile(_AngleMarginal, uniform, concentration, dim)
+    return angle_quantile(_VonMisesFisherAngle, uniform, concentration, dim, refine)
+
+
+def _peak(concentration: Tensor, dim: int) -> Peak:
+    """In y = artanh cos θ the density is sechⁿ⁻¹y exp(κ tanh y): y* = ½ arsinh(2κ/(n−1))."""
+    u = 2 * concentration / (dim - 1)
+    root = (1 + u * u).sqrt()
+    return Peak(u / (1 + root), u + root, 1 / ((dim - 1) * root))
+
+
+def _concentration(T: Tensor, dim: int) -> Tensor:
+    return (dim - 1) * T / (1 - T * T)
+
+
+def _bound_of_mean_length(concentration: Tensor, dim: int) -> Tensor:
+    return mean_resultant_length(concentration, dim, method="bounds")
+
+
+def _bound_of_divergence(concentration: Tensor, dim: int) -> Tensor:
+    return divergence_from_uniform(concentration, dim, method="bounds")
+
+
+VON_MISES_FISHER = AngularLaw(
+    angle=von_mises_fisher_angle,
+    mean_length=mean_resultant_length,
+    divergence=divergence_from_uniform,
+    peak=_peak,
+    concentration=_concentration,
+)
+"""The law with its functions exact."""
+VON_MISES_FISHER_BOUNDS = replace(
+    VON_MISES_FISHER, mean_length=_bound_of_mean_length, divergence=_bound_of_divergence
+)
+"""The law with A and log C by the paper's bounds (eq. 9 to 12)."""
 
 
 def sample_von_mises_fisher(
@@ -95,7 +136,7 @@ def sample_von_mises_fisher(
 
     `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
     """
-    return draws(von_mises_fisher_angle, loc, concentration, sample_shape, generator)
+    return VON_MISES_FISHER.sample(loc, concentration, sample_shape, generator=generator)
 
 
 @final
@@ -106,6 +147,8 @@ class VonMisesFisher(SymmetricDistribution):
     from 2 to 65,536 and concentrations from 0 to 1e8 are supported; draws are tested against the law up to
     n = 2,048 and κ = 1e6.
     """
+
+    law = VON_MISES_FISHER
 
     @classmethod
     def fit(
@@ -155,11 +198,6 @@ class VonMisesFisher(SymmetricDistribution):
             )
         return cls(loc.to(value.dtype), concentration.to(value.dtype))
 
-    @property
-    def mean_resultant_length(self) -> Float[Tensor, "*batch"]:
-        """E[μ·z] = A_n(κ)."""
-        return mean_resultant_length(self.concentration, self.dim)
-
     def _variances(self) -> tuple[Tensor, Tensor]:
         """Of z along μ, A_n′(κ), and along any tangent direction, A_n(κ)/κ."""
         k, order = self.concentration, self.dim / 2 - 1
@@ -168,12 +206,6 @@ class VonMisesFisher(SymmetricDistribution):
     def log_height(self) -> Float[Tensor, "*batch"]:
         """The log-density at the mode, log C_n(κ) + κ."""
         return LogPeak.apply(self.concentration, self.dim / 2 - 1)
-
-    def rsample(
-        self, sample_shape: Shape = (), generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*draws dim"]:
-        """Draws of shape sample_shape + loc.shape, differentiable in both parameters."""
-        return draws(von_mises_fisher_angle, self.loc, self.concentration, sample_shape, generator)
 
     def log_prob(self, value: Float[Tensor, "*draws dim"]) -> Float[Tensor, "..."]:
         """Log-density log C_n(κ) + κ μ·z, as its height at the mode less κ (1 − μ·z)."""

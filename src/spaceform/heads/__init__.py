@@ -8,7 +8,7 @@ import warnings
 from importlib.metadata import entry_points
 
 from spaceform.heads.arcface import ArcFaceHead
-from spaceform.heads.base import DeterministicHead, Head, StochasticHead
+from spaceform.heads.base import DeterministicHead, Head, ReparametrizedHead, StochasticHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
@@ -26,6 +26,7 @@ __all__ = [
     "HyperbolicHead",
     "LogUniform",
     "PowerSphericalHead",
+    "ReparametrizedHead",
     "StandardHead",
     "Start",
     "StochasticHead",

@@ -6,11 +6,12 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import LogUniform, Start, Uniform
 
 
@@ -45,6 +46,7 @@ class ArcFaceHead(DeterministicHead):
         warmup_epochs: int = 0,
         beta: float = 16.0,
         learn_beta: bool = True,
+        init: Init = "xavier",
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
@@ -54,7 +56,7 @@ class ArcFaceHead(DeterministicHead):
             raise ValueError(f"warmup_epochs must not be negative, got {warmup_epochs!r}")
         self.full_margin = margin
         self.warmup_epochs = warmup_epochs
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
         self.register_buffer("margin", torch.tensor(0.0))
         self.start_epoch(0)

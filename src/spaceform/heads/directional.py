@@ -1,18 +1,21 @@
 """What heads share whose embeddings are directions with a concentration: eq. 8 for any such law (eq. 5–8)."""
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
+from spaceform.distributions.law import AngularLaw
+from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER
 from spaceform.geometry import Sphere
-from spaceform.heads._kernels.evidence import Law
+from spaceform.heads._kernels.angle_table import AngleTable
+from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
-from spaceform.heads._kernels.marginal import Marginal
+from spaceform.heads._kernels.fixed_draws import FixedDraws
 from spaceform.heads._kernels.weight_draws import weight_logits
-from spaceform.heads.base import StochasticHead
+from spaceform.heads.base import DRAWS, StochasticHead, device_of
 
 # A law beyond this concentration is a point, to the last bit of float32.
 _MOST_CONCENTRATED = 1e15
@@ -40,8 +43,8 @@ def concentration_and_direction(
 class DirectionalHead(StochasticHead):
     """z of a law on the sphere about z̃/‖z̃‖ with concentration α‖z̃‖, w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖).
 
-    A leaf gives the law of z: its angle to μ, its mean, its divergence from the uniform law, its draws, and
-    the α that `prepare` sets; and how C and A of the weights are evaluated.
+    What differs between two such heads are values: the law of z, how C and A of the weights are evaluated,
+    and what is called the size of embeddings when α is set by them.
     """
 
     geometry = Sphere()
@@ -54,6 +57,9 @@ class DirectionalHead(StochasticHead):
         dim: int,
         num_classes: int,
         *,
+        law: AngularLaw,
+        weight_normalizer: Normalizer,
+        size: Callable[[Tensor], Tensor],
         samples: int,
         init_ratio: float,
         beta: float,
@@ -61,51 +67,22 @@ class DirectionalHead(StochasticHead):
         gamma: float,
         class_chunk: int | None,
     ) -> None:
-        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        super().__init__(dim, num_classes, samples=samples, class_chunk=class_chunk)
         if dim < 2:
             raise ValueError(f"dim must be at least 2 to have a direction, got {dim}")
-        if not (isinstance(samples, int) and samples > 0):
-            raise ValueError(f"samples must be a positive integer, got {samples!r}")
         if not 0 < init_ratio < 1:
             raise ValueError(f"init_ratio must lie between 0 and 1, got {init_ratio!r}")
         if not (math.isfinite(gamma) and gamma >= 0):
             raise ValueError(f"gamma must be finite and at least 0, got {gamma!r}")
-        self.samples, self.init_ratio, self.gamma = samples, init_ratio, gamma
+        self.law, self.weight_normalizer, self._size = law, weight_normalizer, size
+        self.init_ratio, self.gamma = init_ratio, gamma
         self.weight = nn.Parameter(torch.empty(num_classes, dim))
         self.register_buffer("alpha", torch.ones(()))
         self.register_buffer("signs", spread_signs((samples + 1) // 2, dim), persistent=False)
-        self.marginal = Marginal(dim)
+        self.table, self.weight_table = AngleTable(law, dim), AngleTable(VON_MISES_FISHER, dim)
+        self.draws = DRAWS
         self._add_temperature(beta, learn_beta)
         self.reset_parameters()
-
-    # What a leaf gives.
-
-    @property
-    @abstractmethod
-    def _law(self) -> Law:
-        """How C and A of the class weights are evaluated."""
-
-    @abstractmethod
-    def _initial_alpha(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        """The α with which E[z] of these embeddings starts λ long; infinite if they are all zero."""
-
-    @abstractmethod
-    def _mean_length(self, kappa: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """‖E[z]‖."""
-
-    @abstractmethod
-    def _divergence(
-        self, kappa: Float[Tensor, " batch"], mu: Float[Tensor, "batch dim"]
-    ) -> Float[Tensor, " batch"]:
-        """KL(law of z ‖ uniform)."""
-
-    @abstractmethod
-    def _angles(
-        self, kappa: Float[Tensor, " batch"], pairs: int, generator: Generator | None
-    ) -> tuple[Float[Tensor, "batch draws"], Float[Tensor, "batch draws"]]:
-        """(cos θ, sin θ), draws = 2 · pairs; the second half mirrors the first in θ's quantile."""
-
-    # What follows.
 
     def reset_parameters(self) -> None:
         """w̃_ji ~ N(0, σ), σ = λ (n−1) / ((1−λ²) √n): the same A(‖w̃_j‖) in every dimension.
@@ -115,7 +92,6 @@ class DirectionalHead(StochasticHead):
         nn.init.normal_(
             self.weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim)
         )
-
         with torch.no_grad():
             self.alpha.copy_(self._initial_alpha(torch.ones(1, self.dim)))
 
@@ -126,6 +102,11 @@ class DirectionalHead(StochasticHead):
         if alpha.device.type == "cpu" and not bool(alpha.isfinite()):
             raise ValueError("embeddings are all zero: they have no scale to set alpha from")
         self.alpha.copy_(alpha)
+
+    def _initial_alpha(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        """The α with which E[z] of these embeddings starts about λ long; infinite if they are all zero."""
+        ratio = torch.tensor(self.init_ratio, dtype=torch.float64, device="cpu")
+        return float(self.law.concentration(ratio, self.dim)) / self._size(embeddings)
 
     def confidence(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         """The concentration κ = α‖z̃‖ of the embedding."""
@@ -142,7 +123,8 @@ class DirectionalHead(StochasticHead):
         """(cos θ, sin θ, v); the second half of the draws mirrors the first in θ's quantile and in v."""
         pairs = (self.samples + 1) // 2
         v = tangents(mu.detach(), pairs, generator, self.signs)
-        cos, sin = self._angles(kappa, pairs, generator)
+        x = kappa.new_empty(kappa.shape[0], pairs).normal_(generator=generator)
+        cos, sin = self.table.antithetic(x, kappa)
         return cos[:, : self.samples], sin[:, : self.samples], v
 
     def _objective(
@@ -150,18 +132,31 @@ class DirectionalHead(StochasticHead):
     ) -> Float[Tensor, " batch"]:
         kappa, mu = self._concentration_and_direction(z)
         cos, sin, v = self._antithetic(kappa, mu, generator)
-        length, weight, beta = self._mean_length(kappa), self.weight.to(z.dtype), self.beta.to(z.dtype)
-        loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, self._law, self.class_chunk)
-        return loss + self.gamma * self._divergence(kappa, mu) if self.gamma else loss
+        length, normalizer = self.law.mean_length(kappa, self.dim), self.weight_normalizer
+        weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
+        loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk)
+        return loss + self.gamma * self.law.divergence(kappa, self.dim) if self.gamma else loss
 
-    @torch.no_grad()
-    def _logit_samples(
-        self, z: Float[Tensor, "batch dim"], generator: Generator | None
-    ) -> Float[Tensor, "draws batch classes"]:
+    def _sample(
+        self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
+    ) -> Float[Tensor, "n batch dim"]:
+        kappa, mu = self._concentration_and_direction(z)
+        return self.law.sample(mu, kappa, (n,), generator=generator)
+
+    def _random_logit_samples(
+        self, z: Float[Tensor, "batch dim"], generator: Generator
+    ) -> Float[Tensor, "samples batch classes"]:
         kappa, mu = self._concentration_and_direction(z)
         cos, sin, v = self._antithetic(kappa, mu, generator)
         weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
-        return weight_logits(mu, cos, sin, v, weight, beta, self.marginal, generator)
+        return weight_logits(mu, cos, sin, v, weight, beta, self.weight_table, generator)
+
+    def _fixed_logits(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        weights = self.fixed.weights(self.weight.to(dtype), self.beta.to(dtype))
+        return lambda z: self.fixed(*self._concentration_and_direction(z), weights)
+
+    def _fix_draws(self, number: int) -> None:
+        self.fixed = FixedDraws(self.law, self.dim, self.num_classes, number).to(device_of(self))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, samples={self.samples}, gamma={self.gamma:g}"

@@ -4,15 +4,13 @@ import math
 from types import MappingProxyType
 from typing import Literal, final
 
-import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
 
-from spaceform import special
-from spaceform.distributions.von_mises_fisher import sample_von_mises_fisher
-from spaceform.heads._kernels.evidence import LAWS, Law, MeanLength
+from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER, VON_MISES_FISHER_BOUNDS
+from spaceform.heads._kernels.evidence import NORMALIZERS
 from spaceform.heads.declaration import LogUniform, Start, Uniform
-from spaceform.heads.directional import DirectionalHead, initial_concentration
+from spaceform.heads.directional import DirectionalHead
 
 
 @final
@@ -21,8 +19,8 @@ class VonMisesFisherHead(DirectionalHead):
 
     The objective is the mean over `samples` draws of z of log Σ_j C(‖w̃_j‖)/C(‖w̃_j + βz‖), less β E[w_y]·E[z]:
     an upper bound of E[−log p(y | z, w)]. Draws are antithetic within an example and independent across
-    examples; gradients pass through direction and concentration. `predict_proba` is the Monte Carlo average
-    over z and all w_j, and is not differentiable.
+    examples; gradients pass through direction and concentration. `predict_proba` is the mean of
+    p(y | z, w) over z and all w_j: over 64 fixed draws, or `samples` random ones where a generator is given.
 
     `normalizer` is "exact" or the paper's "bounds". `init_ratio` is λ: weights start with A(κ) ≈ λ, and
     `prepare` sets α so that the embeddings do. `gamma` weighs KL(law of z ‖ uniform), added to the objective.
@@ -60,6 +58,9 @@ class VonMisesFisherHead(DirectionalHead):
         super().__init__(
             dim,
             num_classes,
+            law={"exact": VON_MISES_FISHER, "bounds": VON_MISES_FISHER_BOUNDS}[normalizer],
+            weight_normalizer=NORMALIZERS[normalizer],
+            size=typical_norm,
             samples=samples,
             init_ratio=init_ratio,
             beta=beta,
@@ -69,42 +70,10 @@ class VonMisesFisherHead(DirectionalHead):
         )
         self.normalizer = normalizer
 
-    @property
-    def _law(self) -> Law:
-        return LAWS[self.normalizer]
-
-    def _initial_alpha(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        """α = λ (n−1) / ((1−λ²) √n mean|z̃_i|): A(κ) ≈ λ."""
-        size = math.sqrt(self.dim) * embeddings.abs().mean()
-        return initial_concentration(self.dim, self.init_ratio) / size
-
-    def _mean_length(self, kappa: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """A(κ)."""
-        length: Tensor = MeanLength.apply(kappa, self._law, self.dim / 2 - 1)
-        return length
-
-    def _divergence(
-        self,
-        kappa: Float[Tensor, " batch"],
-        mu: Float[Tensor, "batch dim"],  # noqa: ARG002 (the uniform law has no direction)
-    ) -> Float[Tensor, " batch"]:
-        """KL(vMF(μ, κ) ‖ uniform) = κ A(κ) + log C(κ) − log C(0)."""
-        growth = special.log_normalizer_difference(
-            kappa, torch.zeros_like(kappa), self.dim, method=self.normalizer
-        )
-        return kappa * self._mean_length(kappa) + growth
-
-    def _angles(
-        self, kappa: Float[Tensor, " batch"], pairs: int, generator: Generator | None
-    ) -> tuple[Float[Tensor, "batch draws"], Float[Tensor, "batch draws"]]:
-        x = kappa.new_empty(len(kappa), pairs).normal_(generator=generator)
-        return self.marginal.antithetic(x, kappa)
-
-    def _sample(
-        self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
-    ) -> Float[Tensor, "n batch dim"]:
-        kappa, mu = self._concentration_and_direction(z)
-        return sample_von_mises_fisher(mu, kappa, (n,), generator=generator)
-
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, normalizer={self.normalizer!r}"
+
+
+def typical_norm(embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    """√n mean|z̃_i|, as in the paper."""
+    return math.sqrt(embeddings.shape[1]) * embeddings.abs().mean()

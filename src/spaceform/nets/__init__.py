@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from spaceform._value import tagged
+from spaceform.nets.features import FeaturesNet, FeaturesOptions
 from spaceform.nets.options import NetOptions
 from spaceform.nets.projection import ProjectionNet, ProjectionOptions, thinned
 from spaceform.nets.residual import ResidualNet, ResidualOptions
@@ -17,6 +18,8 @@ from spaceform.nets.timm import TimmNet, TimmOptions
 
 __all__ = [
     "NETS",
+    "FeaturesNet",
+    "FeaturesOptions",
     "NetOptions",
     "ProjectionNet",
     "ProjectionOptions",
@@ -35,6 +38,7 @@ NETS: dict[str, type[NetOptions]] = {
     "small": SmallOptions,
     "residual": ResidualOptions,
     "projection": ProjectionOptions,
+    "features": FeaturesOptions,
     "resnet50": TimmOptions,
 }
 """Nets by name; any other name is a model of timm."""

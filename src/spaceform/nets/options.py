@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from spaceform._value import Positive, Value
+from spaceform._value import Value, Width
 
 
 class NetOptions(Value, ABC):
     """A base: the name that chooses the net, the dimension of the embedding, and how to build it."""
 
     name: str
-    dim: Positive
+    dim: Width
 
     @abstractmethod
     def build(self, input_shape: Sequence[int]) -> nn.Module:

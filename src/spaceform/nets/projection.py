@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from spaceform._value import Positive
+from spaceform._value import Width
 from spaceform.nets.options import NetOptions
 from spaceform.nets.start import xavier
 
@@ -18,7 +18,7 @@ class ProjectionOptions(NetOptions):
     """`ProjectionNet`, for inputs of any shape."""
 
     name: Literal["projection"] = "projection"
-    hidden: tuple[Positive, ...] = ()
+    hidden: tuple[Width, ...] = ()
     """Widths of the hidden layers; one number is one layer, none is a linear map."""
     standardize: bool = False
     """Bring every feature to mean 0 and variance 1 first, by a batch norm without parameters."""

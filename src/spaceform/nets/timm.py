@@ -1,7 +1,7 @@
 """Any model of timm, ResNet50 above all, with an embedding in place of its classifier."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -25,8 +25,10 @@ class TimmOptions(NetOptions):
     pretrained: bool = False
     weights: str | None = None
     """A local safetensors file of pretrained weights; None fetches them where `pretrained`."""
-    freeze_batch_norm: bool = False
-    """Keep running statistics as they are; scale and shift still train."""
+    freeze_batch_norm: Literal["none", "statistics", "all"] = "none"
+    """What of batch norm stays as it is in training: the running statistics, or scale and shift as well."""
+    init: Literal["xavier", "torch"] = "xavier"
+    """How the embedding's weights start: Xavier uniform, or as torch starts them, uniform up to 1/√inputs."""
 
     def build(self, input_shape: Sequence[int]) -> nn.Module:
         features = _features(self, input_shape)
@@ -34,7 +36,8 @@ class TimmOptions(NetOptions):
             _set_cifar_stem(features, self.name)
         if self.weights is not None:
             _load_weights(features, Path(self.weights), self.name)
-        return TimmNet(features, features.num_features, self.dim, self.freeze_batch_norm)
+        frozen = self.freeze_batch_norm
+        return TimmNet(features, features.num_features, self.dim, freeze_batch_norm=frozen, init=self.init)
 
     def without_weights(self) -> "NetOptions":
         return self.model_copy(update={"pretrained": False, "weights": None})
@@ -44,25 +47,39 @@ class TimmOptions(NetOptions):
 class TimmNet(nn.Module):
     """A model of timm without its classifier, then a linear map to the embedding.
 
-    `freeze_batch_norm` keeps the running statistics, in training too; scale and shift still train.
+    `freeze_batch_norm="statistics"` keeps the running statistics, in training too; `"all"` also keeps scale
+    and shift.
     """
 
     def __init__(
-        self, features: nn.Module, num_features: int, dim: int, freeze_batch_norm: bool = False
+        self,
+        features: nn.Module,
+        num_features: int,
+        dim: int,
+        *,
+        freeze_batch_norm: Literal["none", "statistics", "all"] = "none",
+        init: Literal["xavier", "torch"] = "xavier",
     ) -> None:
         super().__init__()
         self.features = features
         self.embedding = nn.Linear(num_features, dim)
         self.freeze_batch_norm = freeze_batch_norm
-        xavier(self.embedding)
+        if init == "xavier":
+            xavier(self.embedding)
+        nn.init.zeros_(self.embedding.bias)
+        if freeze_batch_norm == "all":
+            for norm in self._batch_norms():
+                norm.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "TimmNet":
         super().train(mode)
-        if self.freeze_batch_norm:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        if self.freeze_batch_norm != "none":
+            for norm in self._batch_norms():
+                norm.eval()
         return self
+
+    def _batch_norms(self) -> Iterator[nn.Module]:
+        return (m for m in self.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         return self.embedding(self.features(x))

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from spaceform.report.contents import Part
 from spaceform.report.looks import display, look
 from spaceform.report.words import capital, listed
-from spaceform.study.verdict import Advice, Row
+from spaceform.study.summary import Advice, Row
 
 
 def headline(parts: Sequence[Part]) -> str:

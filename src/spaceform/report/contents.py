@@ -12,7 +12,7 @@ from spaceform.report.layout import Layout
 from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group
 from spaceform.report.tables import Table
-from spaceform.study.verdict import Advice, advice
+from spaceform.study.summary import Advice, advice
 
 
 @final

@@ -3,8 +3,9 @@
 import io
 import math
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -66,7 +67,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     columns = min(figure.columns, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
-    with mpl.rc_context({**RC, "svg.hashsalt": figure.key}):
+    with _drawing({"svg.hashsalt": figure.key}):
         canvas = Canvas(figsize=(columns * figure.width, rows * figure.height), layout="constrained")
         for place, panel in enumerate(figure.panels, 1):
             axes = canvas.add_subplot(rows, columns, place)
@@ -107,7 +108,7 @@ def _named(canvas: Canvas) -> dict[str, Any]:
 
 def legend(figure: Figure) -> list[tuple[str, str]]:
     """Names with a sample of their line as SVG: one legend for all panels, for the page."""
-    with mpl.rc_context(RC):
+    with _drawing({}):
         drawn = Canvas()
         for panel in figure.panels:
             panel.draw(drawn.add_subplot())
@@ -129,8 +130,16 @@ def inline(figure: Figure, place: int) -> str:
         return _svg(canvas, key, panel.alt or f"{figure.title}: {panel.title}")
 
 
+@contextmanager
+def _drawing(settings: dict[Any, Any]) -> Iterator[None]:
+    """Our settings of matplotlib; a letter that no font has is drawn as a box, without a warning."""
+    with mpl.rc_context({**RC, **settings}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        yield
+
+
 def _for_page(key: str) -> AbstractContextManager[None]:
-    return mpl.rc_context({**RC, "svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True})
+    return _drawing({"svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True})
 
 
 def _svg(canvas: Canvas, key: str, alt: str) -> str:

@@ -23,13 +23,14 @@ from spaceform.report.tables import frame, terms
 from spaceform.report.viewer import packed
 from spaceform.report.words import number, readable
 from spaceform.run.environment import environment
-from spaceform.study.verdict import footnote
+from spaceform.study.summary import footnote
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
     style = themes() + _asset("style.css")
     script = "".join(map(_asset, ("cloud.js", "viewer.js", "page.js")))
+    compared = any(column.title == "paper" for table in contents.tables for column in table.columns)
     template = Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
     template.filters["groupby_run"] = _runs
     return template.from_string(_asset("template.html.j2")).render(
@@ -38,8 +39,8 @@ def render(contents: Contents) -> str:
         facts=_facts(contents),
         notes=_notes(contents),
         groups=[_part(part) for part in contents.parts],
-        tables=contents.tables,
-        compared=any(column.title == "paper" for table in contents.tables for column in table.columns),
+        tables=contents.tables if compared or len(contents.parts) > 1 else [],  # else as in the results
+        compared=compared,
         starts=_chart(contents.starts) if contents.starts else None,
         environments=_environments(contents),
         look=look,

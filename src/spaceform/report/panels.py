@@ -16,7 +16,7 @@ from spaceform.report.records import Group, Record
 from spaceform.report.style import MUTED, SHADES, SURFACE
 from spaceform.report.words import capital
 from spaceform.special import mean_resultant_length
-from spaceform.study.verdict import standard_error
+from spaceform.study.summary import standard_error
 
 _DIMENSIONS = (2, 3, 8, 32, 128, 512)
 

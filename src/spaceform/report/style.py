@@ -6,6 +6,8 @@ serves both themes.
 
 from typing import Any, Final
 
+from matplotlib.font_manager import get_font_names
+
 INK: Final = "#1c1c22"
 MUTED: Final = "#686873"
 LINE: Final = "#e2e2e8"
@@ -36,7 +38,7 @@ GEOMETRY_COLORS: Final = {
 """The paper's hue for each geometry, in shades for its heads: light theme, dark theme."""
 
 OTHER_COLORS: Final = (("#8a6a12", "#d8b24e"), ("#b8922f", "#f0d48a"), ("#5c4508", "#a88734"))
-"""Shades for a geometry that is none of the three."""
+"""Shades for heads whose geometry cannot be known."""
 
 CLASS_COLORS: Final = (
     ("#3f90da", "#6aaef0"),
@@ -128,8 +130,22 @@ def _declared(scheme: str, tones: dict[str, str]) -> str:
     return f"color-scheme: {scheme}; " + " ".join(f"--{name}: {tone};" for name, tone in tones.items())
 
 
+_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Malgun Gothic",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+)
+"""For letters that DejaVu Sans lacks; those that are installed are used."""
+
 RC: Final[dict[Any, Any]] = {
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", *(font for font in _FONTS if font in get_font_names())],
     "font.size": 9,
     "text.color": INK,
     "text.parse_math": False,

@@ -9,7 +9,7 @@ import pandas as pd
 from spaceform.report.looks import display, in_order
 from spaceform.report.records import Collection, Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"
@@ -218,7 +218,7 @@ def comparison(group: Group) -> Table | None:
             cells += [
                 Cell(_text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),
-                Cell(f"{pair.errors:+.1f}".replace("-", "−"), pair.errors),
+                Cell(f"{round(pair.errors, 1) + 0.0:+.1f}".replace("-", "−"), pair.errors),
             ]
         if any(cell is not MISSING for cell in cells):
             lines.append(Line(display(label), heads[label], tuple(cells)))

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from spaceform._value import Value, tagged
+from spaceform._value import Positive, Value, tagged
 from spaceform.heads.base import Head
 from spaceform.messages import unknown
 
@@ -87,7 +87,31 @@ class AdamW(Optim):
         return torch.optim.AdamW(groups)
 
 
-OPTIMISERS: dict[str, type[Optim]] = {"sgd": Sgd, "adamw": AdamW}
+@final
+class CosineAdamW(Optim):
+    """AdamW over `epochs` passes over features in memory; the rate falls along a cosine to 0.
+
+    The engine's own. It has no episodes and no plateau: `budget` and `schedule` do not apply, and the
+    temperature has the rate of the rest.
+    """
+
+    name: Literal["cosine_adamw"] = "cosine_adamw"
+    batch_size: Positive = 256
+    epochs: Positive = 30
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return {}
+
+    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(groups)
+
+
+OPTIMISERS: dict[str, type[Optim]] = {"sgd": Sgd, "adamw": AdamW, "cosine_adamw": CosineAdamW}
 
 
 def optim_options(values: Any) -> Optim:

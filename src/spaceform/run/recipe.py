@@ -106,7 +106,7 @@ class Budget(Value):
     """An epoch is `episodes` batches of `classes` classes with `instances` examples of each."""
 
     epochs: Positive = 1000
-    episodes: Positive = 250
+    episodes: Annotated[int, Field(gt=0, le=1_000_000)] = 250
     classes: Positive = 10
     instances: Positive = 13
     patience: Positive = 35
@@ -125,6 +125,16 @@ class Recipe(Value):
     budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     seed: Natural = 0
+
+    @model_validator(mode="after")
+    def _features_have_their_own_optimiser(self) -> "Recipe":
+        net, optim = self.net.name, self.optim.name
+        if (net == "features") != (optim == "cosine_adamw"):
+            raise ValueError(
+                f"net 'features' and optim 'cosine_adamw' go together, got net {net!r} and optim {optim!r}; "
+                "change one of them"
+            )
+        return self
 
     def to_json(self) -> str:
         """Every field in order: what is written beside the results."""
@@ -230,14 +240,22 @@ class Recipes(Mapping[str, Recipe]):
         return len(self._rows)
 
 
-def shipped(file: str) -> Recipes:
-    """The recipes of a TOML file that comes with the package."""
-    return Recipes(tomllib.loads(files("spaceform").joinpath("recipes", file).read_text("utf-8")))
+def shipped(*names: str) -> Recipes:
+    """The recipes of TOML files that come with the package; a later file changes those of an earlier one."""
+    tables: dict[str, Any] = {}
+    for name in names:
+        tables = _merge(
+            tables, tomllib.loads(files("spaceform").joinpath("recipes", name).read_text("utf-8"))
+        )
+    return Recipes(tables)
 
 
 def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top."""
-    named = {**PAPER._rows, **QUICK._rows}
+    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top.
+
+    `authors/mnist/vmf` is the same as the paper's code has it: see `AUTHORS`.
+    """
+    named = {**PAPER._rows, **QUICK._rows, **{f"authors/{name}": row for name, row in AUTHORS._rows.items()}}
     path = Path(source)
     if str(source) in named:
         recipe = make(named[str(source)], source=str(source))
@@ -255,6 +273,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe file {str(path)!r}") from None
+    except RecursionError:
+        raise RecipeError(f"{path} cannot be read as a recipe: it is nested too deep") from None
     except (ValueError, OSError) as error:
         raise RecipeError(f"{path} cannot be read as a recipe: {error}") from None
     if not isinstance(values, dict):
@@ -274,5 +294,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 PAPER: Recipes = shipped("paper.toml")
 """The hyperparameter tables of the paper, and Power Spherical with the rows of vMF."""
+AUTHORS: Recipes = shipped("paper.toml", "authors.toml")
+"""The same rows, where the public code of the paper does otherwise than its text as the code does."""
 QUICK: Recipes = shipped("quick.toml")
 """`digits/*`: seconds on a laptop."""

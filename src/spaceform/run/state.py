@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, final
 
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from spaceform.run import files
-from spaceform.run.material import Material
+from spaceform.run.material import Fingerprint, Material
 from spaceform.run.model import Model
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
@@ -30,11 +31,15 @@ class Plateau:
     since_cut: int = 0
     """Epochs since the best or since the last cut."""
     cuts: int = 0
+    warmup: int = 0
+    """The first epoch that counts; the best before it is forgotten there."""
 
     def after(self, epoch: int, score: float, schedule: Schedule) -> "Plateau":
         """Having seen the validation score of `epoch`."""
-        if self.best_score is None or score > self.best_score:
-            return Plateau(score, epoch, cuts=self.cuts)
+        if self.best_score is None or epoch == self.warmup or score > self.best_score:
+            return Plateau(score, epoch, cuts=self.cuts, warmup=self.warmup)
+        if epoch < self.warmup:
+            return self
         if self.since_cut + 1 >= schedule.patience:
             return replace(self, stale=self.stale + 1, since_cut=0, cuts=self.cuts + 1)
         return replace(self, stale=self.stale + 1, since_cut=self.since_cut + 1)
@@ -95,7 +100,8 @@ class TrainingState:
         self, recipe: Recipe, epoch: int, step: int, losses: Tensor, lr: float, done: bool = False
     ) -> Progress:
         seconds = [record["seconds"] for record in self.history[-10:]]
-        end = min(recipe.budget.epochs, max(self.plateau.best_epoch, 0) + recipe.budget.patience + 1)
+        counted_from = max(self.plateau.best_epoch, self.plateau.warmup)
+        end = min(recipe.budget.epochs, counted_from + recipe.budget.patience + 1)
         return Progress(
             epoch=epoch,
             epochs=recipe.budget.epochs,
@@ -113,8 +119,19 @@ class TrainingState:
         )
 
 
+class _Saved(TypedDict):
+    """What a checkpoint says beside its tensors."""
+
+    recipe: str
+    data: Fingerprint
+    epoch: int
+    plateau: Plateau
+    history: list[dict[str, Any]]
+
+
 def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
-    saved = files.latest(folder)
+    """The state that a process left in the folder, or None; that of another recipe or data is refused."""
+    saved = files.latest(folder, _Saved)
     if saved is None:
         return None
     tensors, state = saved
@@ -129,7 +146,7 @@ def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | N
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         part[kind][name] = tensor
-    return TrainingState(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
+    return TrainingState(state["epoch"], state["plateau"], state["history"], **part)
 
 
 def copied(model: Model) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from spaceform.special.functions import (
     concentration_from_mean_resultant_length,
+    divergence_from_uniform,
     log_iv,
     log_normalizer,
     log_normalizer_difference,
@@ -10,6 +11,7 @@ from spaceform.special.functions import (
 
 __all__ = [
     "concentration_from_mean_resultant_length",
+    "divergence_from_uniform",
     "log_iv",
     "log_normalizer",
     "log_normalizer_difference",

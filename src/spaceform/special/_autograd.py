@@ -9,25 +9,34 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Backward = Callable[..., tuple[Any, ...]]
+_SECOND = "this function has no second derivative: leave out create_graph=True"
 
 
 @final
 class _Refusal(torch.autograd.Function):
-    """A gradient as it is, with an edge to all that it depends on; no derivative."""
+    """A value as it is, with an edge to all that it depends on; no derivative."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(gradient: Tensor, *_: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
+    def forward(value: Tensor, _sentence: str, *_: Tensor) -> Tensor:
+        return value.view_as(value)
 
     @staticmethod
-    def setup_context(*_: Any) -> None:
-        """Nothing to keep; but `torch.func` asks for it."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.sentence = inputs[1]
 
     @staticmethod
-    def backward(*_: Any) -> Any:
-        raise NotImplementedError("this function has no second derivative: leave out create_graph=True")
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(ctx.sentence)
+
+
+def refuse_gradient(value: Tensor, sentence: str, *sources: Tensor) -> Tensor:
+    """The value, without a derivative by what it was made of: asking for one raises the sentence."""
+    owed = [t for t in sources if t.requires_grad]
+    if not owed or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return value
+    return _Refusal.apply(value.detach(), sentence, *owed)
 
 
 def first_order(backward: Backward) -> Backward:
@@ -43,7 +52,7 @@ def first_order(backward: Backward) -> Backward:
         found = once(ctx, *grads)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # without create_graph
             return found
-        owed = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor) and t.requires_grad]
-        return tuple(g if g is None else _Refusal.apply(g.detach(), *owed) for g in found)
+        owed = [t for t in (*ctx.saved_tensors, *grads) if isinstance(t, Tensor)]
+        return tuple(g if g is None else refuse_gradient(g.detach(), _SECOND, *owed) for g in found)
 
     return refusing

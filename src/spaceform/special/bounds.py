@@ -43,6 +43,19 @@ def weight(squared: Tensor, order: float) -> Tensor:
     return 0.5 * (1 / (a + s_a) + 1 / (a + s_b))
 
 
+def divergence(x: Tensor, order: float) -> Tensor:
+    """The mean over e = a, b of a log(1 + d/(a + e)) + d (e − a)/(a + s).
+
+    Here s = √(e² + κ²) and d = s − e, so that κ²/(a + s) − d = d (e − a)/(a + s).
+    """
+    a, square = order + 0.5, x * x
+    total = torch.zeros_like(x)
+    for e, s in zip((a, a + 1), _scales(square, order), strict=True):
+        d = square / (s + e)
+        total.add_(torch.log1p(d / (a + e)), alpha=a).addcdiv_(d, s.add_(a), value=e - a)
+    return total.mul_(0.5)
+
+
 def difference(x: Tensor, other: Tensor, order: float) -> Tensor:
     """The difference log C_n(x) − log C_n(other), from the product of other − x and other + x."""
     first, second = _scales(x * x, order), _scales(other * other, order)

@@ -70,6 +70,20 @@ def weight(squared: Tensor, order: float) -> Tensor:
     return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
 
 
+def divergence(x: Tensor, order: float) -> Tensor:
+    """KL to the uniform law, log C_n(κ) − log C_n(0) + κ A(κ) = (v + ½) log(1 + d/2a) − (H(p) + a T(p)) d/s.
+
+    As κ A = R d and 1 − R = p T, the terms that grow as κ are gone.
+    """
+    tb = table(order, x.dtype)
+    square = x * x
+    s = (square + tb.a**2).sqrt_()
+    d = square.div_(s + tb.a)
+    t = (2 * tb.a / s).sub_(1)
+    rest = horner(tb.h, t).add_(horner(tb.t, t), alpha=tb.a).mul_(d).div_(s)
+    return d.mul_(0.5 / tb.a).log1p_().mul_(order + 0.5).sub_(rest)
+
+
 def difference(x: Tensor, other: Tensor, order: float) -> Tensor:
     """The difference log C_n(x) − log C_n(other), from the product of other − x and other + x."""
     tb = table(order, x.dtype)

@@ -73,6 +73,18 @@ def concentration_from_mean_resultant_length(
     return _in_working_precision(lambda r: _Concentration.apply(r, order, method), r)
 
 
+def divergence_from_uniform(
+    concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
+) -> Float[Tensor, "*batch"]:
+    """KL(vMF(μ, κ) ‖ uniform) = log C_n(κ) − log C_n(0) + κ A_n(κ), without the cancellation of the terms.
+
+    Bounds: A and C of eq. 10 and 12, whose constant η cancels.
+    """
+    order = _order(dim, method)
+    _check_values("concentration", concentration)
+    return _in_working_precision(lambda x: _Divergence.apply(x, order, method), concentration)
+
+
 def log_normalizer_difference(
     concentration: Float[Tensor, "*#batch"],
     other: Float[Tensor, "*#batch"] | None,
@@ -176,6 +188,26 @@ class _MeanResultantLength(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         return grad * METHODS[ctx.method].slope(x, ctx.order), None, None
+
+
+class _Divergence(torch.autograd.Function):
+    """Its derivative is κ A′(κ)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, order: float, method: str) -> Tensor:
+        return METHODS[method].divergence(x, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        x, ctx.order, ctx.method = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return grad * x * METHODS[ctx.method].slope(x, ctx.order), None, None
 
 
 class _LogIv(torch.autograd.Function):

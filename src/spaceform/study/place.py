@@ -29,6 +29,8 @@ class Event:
         return "" if self.failure is None else self.failure.sentence
 
 
+Work: TypeAlias = Callable[..., None]
+"""What a process does with a job: `work(job, folder, listener, datasets, workers=0)`, such as `perform`."""
 Watcher: TypeAlias = Callable[[Event | None], None]
 """Told of every event, and of None a few times a second."""
 

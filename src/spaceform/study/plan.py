@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from spaceform import data
+from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
+from spaceform.run.fit import with_candidate
 from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
 from spaceform.study.choices import Length
 from spaceform.study.folder import Job
@@ -32,6 +34,7 @@ _WIDE = 256
 """With more features than this, half of them are left out at random in training: a projection of so many
 learns its examples by heart.
 """
+_ALIKE = ("data", "net", "budget", "schedule", "precision")
 _LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
 """Most epochs, most episodes an epoch, and epochs without a better score until the stop and until a cut."""
 
@@ -101,7 +104,13 @@ def recipes(
     heads = named_heads(heads)
     dataset = data.load(name) if dataset is None else dataset
     task = conditions.task or dataset.task
-    found = {head: _base(name, head, dataset, task, conditions.budget) for head in heads}
+    by_engine = conditions.net is None and suits_engine(name, dataset, conditions)
+    found = {
+        head: _for_engine(name, dataset, head)
+        if by_engine
+        else _base(name, dataset, task, conditions.budget, head)
+        for head in heads
+    }
     changes: dict[str, Any] = {}
     if task != dataset.task:
         changes["data.task"] = task
@@ -186,7 +195,25 @@ def _folder(label: str, seed: int) -> str:
     return f"{label.replace(' β learned', '-learned').replace(' β=', '-beta')}-seed{seed}"
 
 
-def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length) -> Recipe:
+def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bool:
+    """Whether the engine for features trains these: own features, to be classified, with no net asked for."""
+    task = conditions.task or dataset.task
+    shipped = any(key.startswith(f"{name}/") for key in QUICK)
+    own = dataset.kind == "features" and task == "classification" and not shipped
+    return own and conditions.net in (None, "features") and conditions.budget != "paper"
+
+
+def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
+    """The engine's first candidate: what is used where nothing is searched."""
+    assert not isinstance(dataset.inputs, tuple)
+    train = data.split(dataset).train
+    features, classes = dataset.inputs.shape[1], len(dataset.labels[train].unique())
+    start = {"net": {"name": "features", "dim": features}, "optim": {"name": "cosine_adamw", "lr": 1e-3}}
+    recipe = make({"data": {"name": name}, "head": {"name": head}, **start}, source=f"features/{head}")
+    return with_candidate(recipe, space(head, features, classes, len(train))[0], features, classes)
+
+
+def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length, head: str) -> Recipe:
     row = f"{name}/{head}"
     if budget == "paper":
         if row not in PAPER:
@@ -274,10 +301,15 @@ def _require_net(net: Net, dataset: data.Dataset) -> None:
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:
-    """Heads may differ in their own options, rates and decay; in nothing else."""
+    """Heads may differ in their own options, rates and decay; in nothing else.
+
+    On features a search tries the same nets for every head, and each may end with another.
+    """
     first_head, first = next(iter(found.items()))
+    searched = all(recipe.net.name == "features" for recipe in found.values())
+    alike = ("data", "budget", "schedule", "precision") if searched else _ALIKE
     for head, recipe in found.items():
-        for part in ("data", "net", "budget", "schedule", "precision"):
+        for part in alike:
             if getattr(recipe, part) != getattr(first, part):
                 raise RecipeError(
                     f"{head} and {first_head} would not meet the same conditions: {part} is "

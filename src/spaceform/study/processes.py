@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -16,7 +16,7 @@ from typing import Any, final
 
 from spaceform.run.progress import Progress
 from spaceform.study.folder import Failure, Job, StudyFolder
-from spaceform.study.place import TRIES, Event, Watcher, perform, spare_workers, unwatched
+from spaceform.study.place import TRIES, Event, Watcher, Work, perform, spare_workers, unwatched
 
 
 class Stopped(Exception):
@@ -56,6 +56,15 @@ class Processes:
                     if event.kind == "failed" and event.failure is not None:
                         study.record_failure(event.job, event.failure)
                     watch(event)
+
+    def each(self, jobs: Sequence[Job], folder: Path, work: Work) -> Iterator[Event]:
+        """Do other work than runs, one job in a process; an event for each that ends or fails."""
+        waiting = list(jobs[::-1])
+        with self.pool(len(jobs), 0) as pool:
+            while waiting or pool.busy:
+                while waiting and pool.room:
+                    pool.submit(waiting.pop(), folder, work)
+                yield from (event for event in pool.events() if event.kind in ("finished", "failed"))
 
     def pool(self, runs: int, workers: int | None = None) -> "Pool":
         """Processes for so many runs."""
@@ -106,10 +115,10 @@ class Pool:
         """Whether another run could start now."""
         return sum(worker.task is not None for worker in self._workers) < self._size
 
-    def submit(self, job: Job, folder: Path, *, measure: bool = True) -> None:
-        """Start a run in a free process."""
+    def submit(self, job: Job, folder: Path, work: Work = perform) -> None:
+        """Start a run, or other work on a job, in a free process."""
         self._tries[job.name] = 0
-        self._start(_Task(job, folder, measure, self._decoders))
+        self._start(_Task(job, folder, work, self._decoders))
 
     def stop(self, job: Job) -> None:
         """Ask a run to stop; an event `stopped` follows, or `finished` where it was too late."""
@@ -157,7 +166,7 @@ class Pool:
 class _Task:
     job: Job
     folder: Path
-    measure: bool
+    work: Work
     decoders: int
 
 
@@ -243,7 +252,7 @@ def _work(pipe: "Connection[Any, Any]") -> None:
             pipe.send(Event(job, "progress", progress))
 
         try:
-            perform(task.job, task.folder, tell, datasets, measure=task.measure, workers=task.decoders)
+            task.work(task.job, task.folder, tell, datasets, workers=task.decoders)
             event = Event(task.job, "finished")
         except Stopped:
             event = Event(task.job, "stopped")

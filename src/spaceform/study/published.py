@@ -8,7 +8,7 @@ from typing import final
 
 import pandas as pd
 
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, standard_error
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, standard_error
 
 SEEDS = 5
 """Replications behind every figure of the paper."""

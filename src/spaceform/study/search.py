@@ -4,6 +4,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +21,7 @@ from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.run.train import Diverged
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
-from spaceform.study.place import Event
+from spaceform.study.place import Event, perform
 from spaceform.study.processes import Processes
 from spaceform.study.space import grid_of, space, starting_point
 
@@ -79,7 +80,7 @@ def search_head(
             while pool.room and _count(study) < trials:
                 begun = _begin(study, recipe, folder, sampler)
                 live[begun.job.name] = begun
-                pool.submit(begun.job, begun.folder, measure=False)
+                pool.submit(begun.job, begun.folder, partial(perform, measure=False))
             if not live:
                 break
             for event in pool.events():

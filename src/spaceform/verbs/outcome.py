@@ -9,8 +9,9 @@ import pandas as pd
 
 from spaceform.run.finished import Run
 from spaceform.run.recipe import Recipe, load
-from spaceform.study import published, verdict
+from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.judge import Advice, judge
 
 
 @final
@@ -30,6 +31,11 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({str(self.folder)!r}, {len(self.jobs)} runs)"
+
+    @property
+    def kept(self) -> StudyFolder:
+        """The folder behind it, with its plan."""
+        return self._kept
 
     @property
     def folder(self) -> Path:
@@ -71,16 +77,18 @@ class Study:
     @property
     def trials(self) -> pd.DataFrame:
         """One row for each trial of a search: what was tried, and its validation score."""
-        from spaceform.study.search import trials_of
+        from spaceform.study import feature_search, search
 
-        return trials_of(self._search_folder)
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).trials_of(folder)
 
     @property
     def searches(self) -> list[str]:
         """How far the searches are, a sentence for each head."""
-        from spaceform.study.search import standing
+        from spaceform.study import feature_search, search
 
-        return standing(self._search_folder) if (self._search_folder / "search.db").exists() else []
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).standing(folder)
 
     @property
     def _search_folder(self) -> Path:
@@ -88,9 +96,9 @@ class Study:
         return inside if inside.is_dir() else self.folder
 
     @property
-    def advice(self) -> list[verdict.Advice]:
-        """What to choose for each goal, and what the results do not say."""
-        return verdict.advice(self.table)
+    def advice(self) -> Advice | None:
+        """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
+        return judge(self._kept)
 
     @property
     def beside_paper(self) -> list[published.Pair]:
@@ -114,7 +122,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The table and the advice, in a notebook."""
-        return _html(self.table)
+        return _html(self.table, self.advice)
 
 
 @final
@@ -137,21 +145,21 @@ class Runs(Mapping[str, Run]):
         return f"Runs({', '.join(self._paths)})"
 
 
-def _html(table: pd.DataFrame) -> str:
-    measures = verdict.measures(table)
+def _html(table: pd.DataFrame, advice: Advice | None) -> str:
+    measures = summary.measures(table)
     if not measures:
         return "<p>No run is finished yet.</p>"
-    rows = {measure: {row.label: row for row in verdict.summarize(table, measure)} for measure in measures}
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in measures}
     lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in measures)}</tr>"]
     for label in dict.fromkeys(str(label) for label in table["label"]):
         cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
         lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
-    said = [found.sentence for found in verdict.advice(table)]
+    said = advice.sentences() if advice is not None else []
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
     return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
     if row is None:
         return "<td>–</td>"
     text = measure.text(row.mean, row.sem)

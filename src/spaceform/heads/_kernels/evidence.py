@@ -8,7 +8,7 @@ Measured for n = 2 .. 2048 against float64: values within 5e-7 × (1 + |value|),
 from abc import ABC, abstractmethod
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from jaxtyping import Float
 from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
 
-from spaceform.special import bounds, exact
-from spaceform.special._autograd import first_order
+from spaceform.special import exact
+from spaceform.special.functions import METHODS
 from spaceform.special.table import table
 
 
@@ -33,7 +33,7 @@ class Evidence(ABC):
         return self(shift)[0]
 
 
-class Law(ABC):
+class Normalizer(ABC):
     """How C and A of vMF class weights are evaluated; order is n/2 − 1."""
 
     @abstractmethod
@@ -53,28 +53,16 @@ class Law(ABC):
         """A′(κ) of the same."""
 
 
-class MeanLength(torch.autograd.Function):
-    """A(κ) as a law evaluates it."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, law: Law, order: float) -> Tensor:
-        ctx.save_for_backward(kappa)
-        ctx.law, ctx.order = law, order
-        return kappa * law.target_ratio(kappa, kappa, order)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (kappa,) = ctx.saved_tensors
-        return grad * ctx.law.target_slope(kappa, kappa, ctx.order), None, None
-
-
 @final
-class SpecialLaw(Law):
-    """By a module of `special`."""
+class SpecialNormalizer(Normalizer):
+    """By the module of `special` for a method, "exact" or "bounds"."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self.module = module
+    def __init__(self, method: str) -> None:
+        self.method = method  # a module could not be copied with the head
+
+    @property
+    def module(self) -> ModuleType:
+        return METHODS[self.method]
 
     def _in_place(self, x: Tensor) -> bool:
         plain = type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
@@ -102,7 +90,7 @@ class SpecialLaw(Law):
 
 
 @final
-class UpperLaw(Law):
+class UpperNormalizer(Normalizer):
     """Elementary bounds, each on the side that keeps the objective an upper bound.
 
     Let g = κ/(e + √((e+1)² + κ²)) ≤ A(κ) ≤ h = κ/(e + √(e² + κ²)), e = (n−1)/2 (eq. 9). The growth of −log C
@@ -128,7 +116,11 @@ def _upper_scale(norm: Tensor, dot: Tensor, e: float) -> tuple[Tensor, Tensor]:
     return scale, (norm.square() + scale).sqrt()
 
 
-LAWS: dict[str, Law] = {"exact": SpecialLaw(exact), "bounds": SpecialLaw(bounds), "upper": UpperLaw()}
+NORMALIZERS: dict[str, Normalizer] = {
+    "exact": SpecialNormalizer("exact"),
+    "bounds": SpecialNormalizer("bounds"),
+    "upper": UpperNormalizer(),
+}
 
 
 @final

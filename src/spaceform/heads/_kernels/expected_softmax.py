@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 
-from spaceform.heads._kernels.evidence import Law
+from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads.base import no_autocast
 from spaceform.special._autograd import first_order
 
@@ -77,10 +77,10 @@ def expected_objective(
     weight: Float[Tensor, "classes dim"],
     beta: Float[Tensor, ""],
     y: Integer[Tensor, " batch"],
-    law: Law,
+    normalizer: Normalizer,
     class_chunk: int | None,
 ) -> Float[Tensor, " batch"]:
-    """The objective of each example; E[z] = length · μ; `law` evaluates C and A.
+    """The objective of each example; E[z] = length · μ; `normalizer` says how C and A are evaluated.
 
     Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that.
     """
@@ -90,8 +90,8 @@ def expected_objective(
     if chunk is None and batch * rows * len(weight) > _KEPT:
         chunk = max(1, _CHUNK // (batch * max(draws, rows)))
     if chunk is None or chunk >= len(weight):
-        return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, law)
-    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, law, chunk)
+        return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, normalizer)
+    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, normalizer, chunk)
 
 
 def _sides(draws: int, pairs: int, like: Tensor) -> Float[Tensor, "draws pairs"]:
@@ -153,18 +153,20 @@ class _Target(NamedTuple):
     def value(self) -> Tensor:
         return self.ratio * self.length * self.dot
 
-    def weight_gradient(self, law: Law, order: float) -> Tensor:
+    def weight_gradient(self, normalizer: Normalizer, order: float) -> Tensor:
         """d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length."""
         inverse = 1 / self.norm.clamp_min(torch.finfo(self.norm.dtype).tiny ** 0.5)
-        slope = law.target_slope(self.norm, self.dot, order)
+        slope = normalizer.target_slope(self.norm, self.dot, order)
         along = (slope - self.ratio) * self.dot * inverse * inverse
         return self.length[:, None] * (self.ratio[:, None] * self.mu + along[:, None] * self.w_y)
 
 
-def _target(weight: Tensor, y: Tensor, mu: Tensor, length: Tensor, law: Law, order: float) -> _Target:
+def _target(
+    weight: Tensor, y: Tensor, mu: Tensor, length: Tensor, normalizer: Normalizer, order: float
+) -> _Target:
     w_y = weight[y]
     dot, norm = torch.linalg.vecdot(w_y, mu), torch.linalg.vector_norm(w_y, dim=1)
-    return _Target(w_y, mu, length, norm, dot, law.target_ratio(norm, dot, order))
+    return _Target(w_y, mu, length, norm, dot, normalizer.target_ratio(norm, dot, order))
 
 
 def _finish(
@@ -208,7 +210,7 @@ class _Kept(torch.autograd.Function):
         beta: Tensor,
         v: Tensor,
         y: Tensor,
-        law: Law,
+        normalizer: Normalizer,
     ) -> Tensor:
         batch, draws = cos.shape
         pairs, dim = v.shape[1:]
@@ -218,10 +220,12 @@ class _Kept(torch.autograd.Function):
         rows = torch.cat([mu[:, None], v], 1)
         products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
         square = torch.linalg.vector_norm(weight, dim=1).square()
-        target = _target(weight, y, mu, length, law, order)
+        target = _target(weight, y, mu, length, normalizer, order)
 
         # Rows shorter than a vector register or two are not worth a loop of their own.
-        evidence = law.evidence(square.expand(draws, -1).contiguous() if classes < 64 else square, order)
+        evidence = normalizer.evidence(
+            square.expand(draws, -1).contiguous() if classes < 64 else square, order
+        )
         logs, parts = [], []
         for b in _blocks(batch, draws * classes):
             U = products[b]
@@ -238,7 +242,7 @@ class _Kept(torch.autograd.Function):
             ctx.save_for_backward(
                 *(rows, products, q_rows, q_sum, own, cos, sin, length, weight, beta, y), *target[3:]
             )
-            ctx.law = law
+            ctx.normalizer = normalizer
         return torch.cat(logs) - beta * target.value
 
     @staticmethod
@@ -258,7 +262,9 @@ def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scaled = beta * grad
         d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
         d_weight.addcmul_((grad @ own)[:, None], weight)
-        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(ctx.law, dim / 2 - 1), alpha=-1)
+        d_weight.index_add_(
+            0, y, scaled[:, None] * target.weight_gradient(ctx.normalizer, dim / 2 - 1), alpha=-1
+        )
     return *others[:4], d_weight, others[4], None, None, None
 
 
@@ -276,7 +282,7 @@ class _Streamed(torch.autograd.Function):
         beta: Tensor,
         v: Tensor,
         y: Tensor,
-        law: Law,
+        normalizer: Normalizer,
         chunk: int,
     ) -> Tensor:
         batch, draws = cos.shape
@@ -284,10 +290,10 @@ class _Streamed(torch.autograd.Function):
         rows = torch.cat([mu[:, None], v], 1)
         log_sum = cos.new_full((batch, draws), -torch.inf)
         for w in weight.split(chunk):
-            log_sum = torch.logaddexp(log_sum, _log_sum(w, rows, mixed, beta, law))
+            log_sum = torch.logaddexp(log_sum, _log_sum(w, rows, mixed, beta, normalizer))
         ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y)
-        ctx.law, ctx.chunk = law, chunk
-        return log_sum.mean(1) - beta * _target(weight, y, mu, length, law, mu.shape[1] / 2 - 1).value
+        ctx.normalizer, ctx.chunk = normalizer, chunk
+        return log_sum.mean(1) - beta * _target(weight, y, mu, length, normalizer, mu.shape[1] / 2 - 1).value
 
     @staticmethod
     @first_order
@@ -297,12 +303,12 @@ class _Streamed(torch.autograd.Function):
 
 
 def _log_sum(
-    w: Float[Tensor, "classes dim"], rows: Tensor, mixed: Tensor, beta: Tensor, law: Law
+    w: Float[Tensor, "classes dim"], rows: Tensor, mixed: Tensor, beta: Tensor, normalizer: Normalizer
 ) -> Float[Tensor, "batch draws"]:
     """The log Σ_j C(‖w̃_j‖)/C(k) of each draw over these classes."""
     batch, draws, _ = mixed.shape
     dim = rows.shape[2]
-    evidence = law.evidence(torch.linalg.vector_norm(w, dim=1).square(), dim / 2 - 1)
+    evidence = normalizer.evidence(torch.linalg.vector_norm(w, dim=1).square(), dim / 2 - 1)
     products = (rows.flatten(0, 1) @ w.T).view(batch, rows.shape[1], len(w))
     shifts = (_shift(mixed[b], products[b], beta) for b in _blocks(batch, draws * len(w)))
     return torch.cat([_logsumexp(evidence.log(shift)) for shift in shifts])
@@ -311,10 +317,10 @@ def _log_sum(
 def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, log_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
     batch, draws = cos.shape
-    dim, law = rows.shape[2], ctx.law
+    dim, normalizer = rows.shape[2], ctx.normalizer
     order = dim / 2 - 1
     mu, mixed = rows[:, 0], _mixtures(cos, sin, rows.shape[1] - 1)
-    target = _target(weight, y, mu, length, law, order)
+    target = _target(weight, y, mu, length, normalizer, order)
     log_sum = log_sum + math.log(draws)
     scaled = beta * grad
     scaled_rows = (scaled[:, None, None] * rows).flatten(0, 1)
@@ -324,7 +330,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     for start in range(0, len(weight), ctx.chunk):
         w = weight[start : start + ctx.chunk]
         square = torch.linalg.vector_norm(w, dim=1).square()
-        evidence = law.evidence(square, order)
+        evidence = normalizer.evidence(square, order)
         products = (rows.flatten(0, 1) @ w.T).view(batch, rows.shape[1], len(w))
         own = torch.zeros_like(square)
         for b in _blocks(batch, draws * len(w)):
@@ -342,6 +348,6 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             d_w.addcmul_(own[:, None], w)
         del products, U  # before the next are made
     if d_weight is not None:
-        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(law, order), alpha=-1)
+        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(normalizer, order), alpha=-1)
     others = _finish(grad, beta, target, carried, q_rows, q_sum, cos, sin, rows[:, 1:])
     return *others[:4], d_weight, others[4], None, None, None, None

@@ -1,175 +1,153 @@
-"""The prediction of a head as a function of the embedding alone: nothing is drawn when it is asked.
+"""Draws of a directional head's prediction that are made once and shared by all embeddings.
 
-A deterministic head has it already. A stochastic one predicts the mean of softmax(β w_j·z) over random z and
-w_j, which `head.predict_proba` estimates anew at every call; here the draws are made once and shared by all
-embeddings, so that an example has the same probabilities alone, in any batch, and in an exported graph.
+The prediction is the mean of softmax(β w_j·z) over random z and w_j. With these draws it is a function of the
+embedding and the parameters alone: an example has the same probabilities alone, in any batch, at every call
+and in an exported graph; and it is differentiable.
 
 A draw z = cos θ μ ± sin θ v has its own quantile level of θ and a fixed vector g, of which v is the part
-orthogonal to μ. Then ŵ_j·z needs μ·ŵ_j, μ·g and the constants g·ŵ_j: two small products for all draws. A
-class weight seen from z is t cos + r sin (`heads._kernels.weight_draws`); t and r are constants too. The
-levels of θ, and those of t and r of every class, are the midpoints of equal strata in random order: each is
-spread over its law as evenly as can be.
+orthogonal to μ. Then ŵ_j·z needs μ·ŵ_j, μ·g and g·ŵ_j: small products. A class weight seen from z is
+t cos + r sin (`weight_draws`). The levels of θ, and those of t and r of every class, are the midpoints of
+equal strata in random order: each is spread over its law as evenly as can be.
+
+At a given level y = artanh cos θ, less its mode y*, is a smooth function of T = tanh y*, which runs from 0 to
+1 as κ goes from 0 to ∞: a Chebyshev series in T, found once from the law's quantiles. The general inversion
+(`AngularLaw.angle`) would need a search in a table for each embedding, which ONNX does not have.
 
 Measured on heads trained on digits (`python benchmarks/predictive.py`), mean error of a probability against
 the limit of infinitely many draws, n = 3, 8, 64, 128: with the 64 fixed draws of the default 2.1e-3, 8e-4,
-2.0e-4, 1.1e-4 (vMF) and 2.2e-3, 8e-4, 2.2e-4, 1.1e-4 (Power Spherical); with the 10 independent draws of
-`head.predict_proba` 1e-2, 7e-3, 3e-3, 2e-3 (both). Angles are right to 2e-6 (n = 2: 6e-6).
+2.0e-4, 1.1e-4 (vMF) and 2.2e-3, 8e-4, 2.2e-4, 1.1e-4 (Power Spherical); with the paper's 10 independent
+draws 1e-2, 7e-3, 3e-3, 2e-3 (both). Angles are right to 2e-6 (n = 2: 6e-6).
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from numpy.polynomial import chebyshev
-from torch import Tensor, nn
+from torch import Generator, Tensor
 
-from spaceform.distributions.power_spherical import power_spherical_angle
-from spaceform.distributions.von_mises_fisher import von_mises_fisher_angle
-from spaceform.heads.base import DeterministicHead, Head, StochasticHead
-from spaceform.heads.directional import concentration_and_direction
-from spaceform.heads.power_spherical import PowerSphericalHead
-from spaceform.heads.von_mises_fisher import VonMisesFisherHead
+from spaceform.distributions.law import AngularLaw
+from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER, von_mises_fisher_angle
+from spaceform.heads._kernels.angle_table import beyond_the_mode, chebyshev_nodes
+from spaceform.heads._kernels.exact_buffers import ExactBuffers, making_constants
 
 _NODES = 64
 _NEGLIGIBLE = 1e-7
+# Columns of strata: from here on classes share them, for the sake of memory.
+_COLUMNS = 4096
 
 
-def predictive(head: Head, *, draws: int = 64, seed: int = 0) -> nn.Module:
-    """A module from embeddings (batch, dim) to logit samples (draws, batch, classes), the same at every call.
+class DrawnWeights(NamedTuple):
+    """The draws of the class weights, seen from a unit vector at the angle φ: along cos φ + across sin φ."""
 
-    Their softmax, averaged over the draws, is the prediction, as for `head.logit_samples`. Deterministic
-    heads have one draw. It holds the head's parameters of this moment: make it after training.
-    """
-    if isinstance(head, DeterministicHead):
-        return _Deterministic(head)
-    if isinstance(head, VonMisesFisherHead | PowerSphericalHead):
-        return FixedDraws(head, draws, seed)
-    raise TypeError(
-        f"fixed draws are known for {', '.join(c.__name__ for c in _LAWS)}, got {type(head).__name__}"
-    )
-
-
-class _Law(NamedTuple):
-    """A law of θ, its angle at quantile levels and the place of its mode in y = artanh cos θ.
-
-    T = tanh y* runs from 0 to 1 as κ goes from 0 to ∞; in it √(n−1) (y − y*) at a fixed level is smooth.
-    """
-
-    angle: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-    mode: Callable[[Tensor, int], tuple[Tensor, Tensor]]
-    """(T, e^{2y*}) of κ."""
-    concentration: Callable[[Tensor, int], Tensor]
-    """κ of T."""
-
-
-def _von_mises_fisher_mode(kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    u = 2 * kappa / (dim - 1)
-    root = (1 + u * u).sqrt()
-    return u / (1 + root), u + root
-
-
-def _power_spherical_mode(kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return kappa / (dim - 1 + kappa), 1 + 2 * kappa / (dim - 1)
-
-
-_LAWS: dict[type[StochasticHead], _Law] = {
-    VonMisesFisherHead: _Law(
-        von_mises_fisher_angle, _von_mises_fisher_mode, lambda T, n: (n - 1) * T / (1 - T * T)
-    ),
-    PowerSphericalHead: _Law(
-        power_spherical_angle, _power_spherical_mode, lambda T, n: (n - 1) * T / (1 - T)
-    ),
-}
-
-
-@final
-class _Deterministic(nn.Module):
-    def __init__(self, head: DeterministicHead) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "1 batch classes"]:
-        return self.head.logit_samples(z)
-
-
-@final
-class FixedDraws(nn.Module):
-    """Logit samples of a stochastic head from draws that were made once."""
-
-    coefficients: Float[Tensor, "degrees draws"]
-    alpha: Float[Tensor, ""]
-    beta: Float[Tensor, ""]
-    direction: Float[Tensor, "classes dim"]
-    vectors: Float[Tensor, "pairs dim"]
-    products: Float[Tensor, "pairs 1 classes"]
     along: Float[Tensor, "draws 1 classes"]
     across: Float[Tensor, "draws 1 classes"]
+    direction: Float[Tensor, "classes dim"]
+    products: Float[Tensor, "draws 1 classes"]
+    """g·ŵ_j of each draw."""
 
-    @torch.no_grad()
-    def __init__(self, head: VonMisesFisherHead | PowerSphericalHead, draws: int, seed: int) -> None:
+
+@final
+class FixedDraws(ExactBuffers):
+    """Logit samples of a directional head from draws that were made once."""
+
+    angles: Float[Tensor, "degrees draws"]
+    weight_angles: Float[Tensor, "degrees draws"]
+    vectors: Float[Tensor, "pairs dim"]
+    stratum: Int64[Tensor, "draws columns"]
+    side: Float[Tensor, "draws columns"]
+
+    def __init__(self, law: AngularLaw, dim: int, num_classes: int, draws: int) -> None:
         super().__init__()
-        if not (isinstance(draws, int) and draws > 0 and draws % 2 == 0):
-            raise ValueError(f"draws must be a positive even number, got {draws!r}")
-        self.dim, self.law = head.dim, _LAWS[type(head)]
-        weight = head.weight.detach().cpu().double()
+        self.law, self.dim, self.num_classes, self.draws = law, dim, num_classes, draws
+        self._add_constants(**_constants(law, dim, min(num_classes, _COLUMNS), draws))
+
+    def weights(self, weight: Float[Tensor, "classes dim"], beta: Float[Tensor, ""]) -> "DrawnWeights":
+        """What all embeddings share."""
         kappa = torch.linalg.vector_norm(weight, dim=1)
-        direction = weight / kappa.clamp_min(torch.finfo(torch.float64).tiny)[:, None]
-        random = torch.Generator().manual_seed(seed)
-        g = torch.randn(draws // 2, head.dim, dtype=torch.float64, generator=random)
-        g = g / torch.linalg.vector_norm(g, dim=1, keepdim=True)
-        order = _mirrored(draws, random)
-        t, rest = von_mises_fisher_angle(_levels(draws, len(weight), random), kappa, head.dim)
-        rest = rest * _first_coordinate(_levels(draws, len(weight), random), head.dim)
-        constants = {
-            "coefficients": _tabulate(self.law, head.dim, draws)[:, order],
-            "alpha": head.alpha,
-            "beta": head.beta,
-            "direction": direction,
-            "vectors": g,
-            "products": (g @ direction.T)[:, None],
-            "along": t[:, None],
-            "across": rest[:, None],
-        }
-        for name, value in constants.items():
-            self.register_buffer(name, value.to(head.weight).clone(memory_format=torch.contiguous_format))
+        # The direction of a zero weight does not matter: its draws are uniform.
+        direction = weight * kappa.masked_fill(kappa == 0, torch.inf).reciprocal()[:, None]
+        cos, sin = series_angle(VON_MISES_FISHER, self.weight_angles, kappa, self.dim)
+        # Not `gather`: onnxscript fails to fold it, and says so.
+        stratum = self._columns(self.stratum) * len(weight) + torch.arange(len(weight), device=weight.device)
+        t, r = (x.flatten().index_select(0, stratum.flatten()).view_as(x) for x in (cos, sin))
+        r = r * self._columns(self.side).to(weight.dtype)
+        products = (self.vectors.to(weight.dtype) @ direction.T)[:, None]
+        return DrawnWeights((beta * t)[:, None], (beta * r)[:, None], direction, torch.cat(2 * [products]))
 
-    def forward(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "draws batch classes"]:
-        z = z.to(self.direction.dtype)
-        kappa, mu = concentration_and_direction(z, self.alpha)
-        cos, sin = self._angle(kappa)
-        a, b = mu @ self.direction.T, (mu @ self.vectors.T).T[..., None]
-        # Where g is nearly ±μ, v is lost in rounding: ŵ·v is never taken for longer than it can be.
-        v = (self.products - b * a) / (1 - b * b).clamp_min(1e-6).sqrt()
-        most = (1 - a * a).clamp_min(0).sqrt()
-        v = torch.minimum(torch.maximum(v, -most), most)
-        angle = cos * a + sin * torch.cat([v, -v])
-        return self.beta * (self.along * angle + self.across * (1 - angle * angle).clamp_min(0).sqrt())
+    def forward(
+        self, kappa: Float[Tensor, " batch"], mu: Float[Tensor, "batch dim"], weights: "DrawnWeights"
+    ) -> Float[Tensor, "draws batch classes"]:
+        """β w_j·z of every draw."""
+        # ŵ·z = cos θ ŵ·μ ± sin θ ŵ·v and ŵ·v = (ŵ·g − (μ·g)(ŵ·μ))/r, r = √(1 − (μ·g)²).
+        b = (mu @ self.vectors.to(mu.dtype).T).T
+        inverse = (1 - b * b).clamp_min(1e-6).rsqrt()
+        cos, sin = series_angle(self.law, self.angles, kappa, self.dim)
+        s = sin * torch.cat([inverse, -inverse])
+        c = cos - s * torch.cat([b, b])
+        angle = torch.addcmul(c[..., None] * (mu @ weights.direction.T), s[..., None], weights.products)
+        sine = (1 - angle * angle).clamp_min(torch.finfo(angle.dtype).tiny).sqrt()
+        return torch.addcmul(weights.along * angle, weights.across, sine)
 
-    def _angle(
-        self, kappa: Float[Tensor, " batch"]
-    ) -> tuple[Float[Tensor, "draws batch 1"], Float[Tensor, "draws batch 1"]]:
-        """(cos θ, sin θ) at the levels of the draws."""
-        T, peak = self.law.mode(kappa, self.dim)
-        x = 2 * T - 1
-        basis = [torch.ones_like(x), x]
-        for _ in range(len(self.coefficients) - 2):
-            basis.append(2 * x * basis[-1] - basis[-2])
-        y = torch.stack(basis[: len(self.coefficients)], 1) @ self.coefficients
-        e2y = (y.exp() * peak[:, None]).T[..., None]
-        return 1 - 2 / (1 + e2y), 2 * e2y.sqrt() / (1 + e2y)
+    def _columns(self, x: Tensor) -> Tensor:
+        """A column for each class."""
+        times = -(-self.num_classes // x.shape[1])
+        return x if times == 1 else x.repeat(1, times)[:, : self.num_classes]
 
 
-def _levels(draws: int, columns: int, random: torch.Generator) -> Float[Tensor, "draws columns"]:
-    """The midpoints of equal strata, each column in an order of its own."""
-    order = torch.rand(draws, columns, generator=random).argsort(0)
-    return (order.double() + 0.5) / draws
+@making_constants()
+def _constants(law: AngularLaw, dim: int, columns: int, draws: int) -> dict[str, Tensor]:
+    random = Generator().manual_seed(0)
+    g = torch.randn(draws // 2, dim, dtype=torch.float64, generator=random)
+    return {
+        "vectors": g / torch.linalg.vector_norm(g, dim=1, keepdim=True),
+        "angles": angle_series(law, dim, draws)[:, _mirrored(draws, random)],
+        "weight_angles": angle_series(VON_MISES_FISHER, dim, draws),
+        "stratum": _shuffled(draws, columns, random),
+        "side": _first_coordinate(dim, draws)[_shuffled(draws, columns, random)],
+    }
 
 
-def _mirrored(draws: int, random: torch.Generator) -> Tensor:
+def series_angle(
+    law: AngularLaw,
+    coefficients: Float[Tensor, "degrees draws"],
+    kappa: Float[Tensor, " rows"],
+    dim: int,
+) -> tuple[Float[Tensor, "draws rows"], Float[Tensor, "draws rows"]]:
+    """(cos θ, sin θ) at the levels of the columns of `angle_series`."""
+    T, peak, _ = law.peak(kappa, dim)
+    x = 2 * T - 1
+    basis = [torch.ones_like(x), x]
+    for _ in range(len(coefficients) - 2):
+        basis.append(2 * x * basis[-1] - basis[-2])
+    e2y = (coefficients.to(x.dtype).T @ torch.stack(basis)).exp() * peak
+    return 1 - 2 / (1 + e2y), 2 * e2y.sqrt() / (1 + e2y)
+
+
+@cache
+@making_constants()
+def angle_series(law: AngularLaw, dim: int, draws: int) -> Float[Tensor, "degrees draws"]:
+    """Chebyshev coefficients in 2T − 1 of 2 (y − y*) at the midpoints of the strata."""
+    x = chebyshev_nodes(_NODES)
+    y = beyond_the_mode(law, dim, _midpoints(draws), torch.from_numpy((x + 1) / 2))
+    a = chebyshev.chebfit(x, 2 * y.numpy(), _NODES - 1)
+    keep = max(2, int((np.cumsum(np.abs(a).max(1)[::-1])[::-1] > _NEGLIGIBLE).sum()))
+    return torch.from_numpy(a[:keep])
+
+
+def _midpoints(draws: int) -> Float[Tensor, " draws"]:
+    return (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
+
+
+def _shuffled(draws: int, columns: int, random: Generator) -> Int64[Tensor, "draws columns"]:
+    """The strata, in an order of its own in each column."""
+    return torch.rand(draws, columns, generator=random).argsort(0)
+
+
+def _mirrored(draws: int, random: Generator) -> Int64[Tensor, " draws"]:
     """An order of the strata in which the second half mirrors the first."""
     pairs = draws // 2
     side = torch.randint(2, (pairs,), generator=random).bool()
@@ -178,24 +156,11 @@ def _mirrored(draws: int, random: torch.Generator) -> Tensor:
     return torch.cat([first, draws - 1 - first])
 
 
-def _first_coordinate(level: Float[Tensor, "draws columns"], dim: int) -> Float[Tensor, "draws columns"]:
-    """Of a uniform direction on S^(n−2), at quantile levels."""
+def _first_coordinate(dim: int, draws: int) -> Float[Tensor, " draws"]:
+    """Of a uniform direction on S^(n−2), at the midpoints of the strata."""
+    level = _midpoints(draws)
     if dim == 2:
         return torch.where(level < 0.5, 1.0, -1.0).to(level)
     if dim == 3:
         return (math.pi * level).cos()
-    return von_mises_fisher_angle(level, level.new_zeros(level.shape[1]), dim - 1)[0]
-
-
-@cache
-def _tabulate(law: _Law, dim: int, draws: int) -> Float[Tensor, "degrees draws"]:
-    """Chebyshev coefficients in 2T − 1 of 2 (y − y*) at the midpoints of the strata."""
-    x = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
-    T = torch.from_numpy((x + 1) / 2)
-    level = ((torch.arange(draws, dtype=torch.float64) + 0.5) / draws)[:, None].expand(-1, _NODES)
-    cos, sin = law.angle(level.contiguous(), law.concentration(T, dim), dim)
-    # 2 artanh cos θ, from the end of the two that keeps its digits
-    y = torch.where(cos > 0, 2 * torch.log((1 + cos) / sin), 2 * torch.log(sin / (1 - cos)))
-    a = chebyshev.chebfit(x, (y - 2 * torch.atanh(T)).T.numpy(), _NODES - 1)
-    keep = max(2, int((np.cumsum(np.abs(a).max(1)[::-1])[::-1] > _NEGLIGIBLE).sum()))
-    return torch.from_numpy(a[:keep])
+    return von_mises_fisher_angle(level, level.new_zeros(()), dim - 1)[0]

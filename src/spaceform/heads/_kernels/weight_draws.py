@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from spaceform.heads._kernels.marginal import Marginal
+from spaceform.heads._kernels.angle_table import AngleTable, first_coordinate
 
 
 def weight_logits(
@@ -19,7 +19,7 @@ def weight_logits(
     v: Float[Tensor, "batch pairs dim"],
     weight: Float[Tensor, "classes dim"],
     beta: Float[Tensor, ""],
-    marginal: Marginal,
+    table: AngleTable,
     generator: Generator | None,
 ) -> Float[Tensor, "draws batch classes"]:
     """β w_j·z for z = cos μ ± sin v; w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖) anew for every draw of every example.
@@ -36,7 +36,7 @@ def weight_logits(
     angle[:pairs].addcmul_(s[:pairs], across)
     angle[pairs:].addcmul_(s[pairs:], across[: draws - pairs], value=-1)
     noise = angle.new_empty(2, *angle.shape).normal_(generator=generator)
-    t, rest = marginal.draw(noise[0], kappa)
+    t, rest = table.draw(noise[0], kappa)
     logits = t.mul_(angle)
-    rest.mul_(marginal.first_coordinate(noise[1]))
+    rest.mul_(first_coordinate(noise[1], mu.shape[1]))
     return logits.addcmul_(rest, angle.square_().neg_().add_(1).clamp_min_(0).sqrt_()).mul_(beta)

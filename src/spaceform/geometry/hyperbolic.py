@@ -1,4 +1,4 @@
-"""The Poincaré ball 𝔻_c = {x : c‖x‖² < 1}, curvature −c: pure functions; the last axis is the point.
+"""The Poincaré ball 𝔻_c = {x : c‖x‖² < 1}, curvature −c; the last axis is the point.
 
 Every formula is written in x − y and in the gap 1 − c‖x‖², never as a difference of large numbers; gaps are
 summed in float64, so float32 points keep their whole precision at the boundary. A point on or beyond the
@@ -6,12 +6,17 @@ boundary is read as lying just inside it (gap = epsilon of its dtype), so values
 """
 
 import math
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spaceform.geometry.base import Geometry, Ranking, alike, direction
+
 __all__ = [
+    "PoincareBall",
     "conformal_factor",
     "distance",
     "expmap0",
@@ -162,3 +167,45 @@ def hyperplane_logits(
     return (2 * norm / (math.sqrt(c) * gap_p) * torch.asinh(2 * math.sqrt(c) * side / (gap_z * norm))).to(
         dtype
     )
+
+
+@final
+@dataclass(frozen=True)
+class PoincareBall(Geometry):
+    """Minus the geodesic distance of the points `project(expmap0(z))` of the ball of radius 1/√curvature."""
+
+    kind, title = "hyperbolic", "Poincaré ball"
+
+    curvature: float
+
+    def __post_init__(self) -> None:
+        check_curvature(self.curvature)
+
+    def point(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Where the embedding lies in the ball: exponential map at 0, then projection."""
+        return project(expmap0(z, self.curvature), self.curvature)
+
+    def similarity(
+        self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
+    ) -> Float[Tensor, "*#batch"]:
+        """−d of aligned pairs."""
+        z, z2 = alike(z, z2)
+        return -distance(self.point(z), self.point(z2), self.curvature)
+
+    def pairwise(self, z: Float[Tensor, "n dim"], z2: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
+        """−d of all pairs."""
+        z, z2 = alike(z, z2, axes=2)
+        return -pairwise_distance(self.point(z), self.point(z2), self.curvature)
+
+    def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
+        """1 − cosh(√c d)/cosh 2rᵢ, an inner product on the hyperboloid; r = √c‖z‖ up to the projection.
+
+        cosh(√c dᵢⱼ) = cosh 2rᵢ cosh 2rⱼ − ⟨fᵢ, fⱼ⟩ with f = sinh(2r) z/‖z‖. Taken from cosh 2rᵢ it
+        leaves ⟨fᵢ, fⱼ⟩ − 2 sinh²(rⱼ) cosh 2rᵢ: no 1 is lost to rounding near the origin.
+        """
+        r = (math.sqrt(self.curvature) * torch.linalg.vector_norm(z, dim=-1)).clamp_max(
+            math.atanh(1 - MARGIN)
+        )
+        return Ranking(
+            direction(z) * torch.sinh(2 * r)[:, None], 1 / torch.cosh(2 * r), 2 * torch.sinh(r).square()
+        )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from spaceform.cli import terminal
-from spaceform.study import verdict
-from spaceform.study.verdict import (
+from spaceform.study import summary
+from spaceform.study.summary import (
     Measure,
     advice,
     footnote,
@@ -132,7 +132,7 @@ def test_advice_names_a_winner_only_where_there_is_one():
 
 
 def test_every_goal_of_a_comparison_has_its_sentence():
-    columns = [m.column for m in verdict.CLASSIFICATION]
+    columns = [m.column for m in summary.CLASSIFICATION]
     rng = np.random.default_rng(1)
     rows = [
         {"label": label, "seed": seed, "state": "finished", "task": "classification"}
@@ -183,7 +183,7 @@ def test_what_is_missing_is_left_out_and_said():
 def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     rows = [
         {"label": label, "seed": seed, "state": "finished", "task": "classification"}
-        | {m.column: 0.5 + 0.1 * seed for m in verdict.CLASSIFICATION}
+        | {m.column: 0.5 + 0.1 * seed for m in summary.CLASSIFICATION}
         for label in ("vmf", "power_spherical")
         for seed in range(3)
     ]

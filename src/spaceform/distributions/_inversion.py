@@ -45,7 +45,7 @@ Rows = Float[Tensor, " rows"]
 Points = Float[Tensor, "*points rows"]
 
 
-class Marginal(ABC):
+class AngleDensity(ABC):
     """A law of the angle, in a coordinate x with a smooth log-density ℓ; points are given as δ = x − mode.
 
     Every method broadcasts δ against the concentrations on the last dimension.
@@ -73,21 +73,22 @@ class Marginal(ABC):
         """(cos θ, sin θ, dθ/dx) at mode + δ."""
 
     @abstractmethod
-    def quantile(self, uniform: Float[Tensor, "draws rows"]) -> Float[Tensor, "draws rows"]:
+    def quantile(self, uniform: Float[Tensor, "draws rows"], refine: int) -> Float[Tensor, "draws rows"]:
         """δ with F(mode + δ) = u: `tabulated_quantile`, or a closed form."""
 
 
 def tabulated_quantile(
-    marginal: Marginal, uniform: Float[Tensor, "draws rows"]
+    law: AngleDensity, uniform: Float[Tensor, "draws rows"], refine: int
 ) -> Float[Tensor, "draws rows"]:
-    """δ with F(mode + δ) = u."""
+    """δ with F(mode + δ) = u, from `refine` times as many cells as usual."""
     drop, cells = _INVERT[uniform.dtype]
-    if marginal.dim < 8:  # the mass next to a pole is ∝ xⁿ⁻¹, a power that the spline follows less well
+    cells *= refine
+    if law.dim < 8:  # the mass next to a pole is ∝ xⁿ⁻¹, a power that the spline follows less well
         cells *= 2
-    low, high = marginal.reach(drop)
+    low, high = law.reach(drop)
     h = (high - low) / cells
     steps = torch.arange(cells + 1, dtype=h.dtype, device=h.device)
-    l0, l1 = marginal.log_density(torch.addcmul(low, steps[:, None], h))
+    l0, l1 = law.log_density(torch.addcmul(low, steps[:, None], h))
     f = l0.exp()
     # the trapezoid rule with its first correction: error h⁵ f⁗ / 720 a cell
     rest = f * l1 * (h / 6)
@@ -124,14 +125,14 @@ def _lobatto(width: Tensor, first: Tensor, second: Tensor, third: Tensor, last: 
 
 
 def _density_and_rate(
-    marginal: Marginal, delta: Float[Tensor, "draws rows"]
+    law: AngleDensity, delta: Float[Tensor, "draws rows"]
 ) -> tuple[Float[Tensor, "draws rows"], Float[Tensor, "draws rows"]]:
     """The density f of x, and dx/dκ at fixed u: −(∂F/∂κ)/f, with ∂F/∂κ = ∫ (T − E T) f up to x.
 
     Summed from the nearer end, where the integrand has one sign, so that the tails keep their digits.
     """
     drop, cells = _DIFFERENTIATE[delta.dtype]
-    low, high = marginal.reach(drop)
+    low, high = law.reach(drop)
     h = (high - low) / cells
     unit = _lobatto_nodes(cells, h)
     nodes = torch.addcmul(low, unit[:, None], h)
@@ -139,7 +140,7 @@ def _density_and_rate(
     def per_cell(f: Float[Tensor, "nodes rows"]) -> Float[Tensor, "cells rows"]:
         return _lobatto(h, f[:-1:3], f[1::3], f[2::3], f[3::3])
 
-    f, T = marginal.log_density(nodes)[0].exp(), marginal.statistic(nodes)
+    f, T = law.log_density(nodes)[0].exp(), law.statistic(nodes)
     total = per_cell(f).sum(0)
     mean = per_cell(T * f).sum(0) / total
     g = (T - mean) * f
@@ -150,12 +151,12 @@ def _density_and_rate(
     partial = torch.where(T[::3] > mean, below, -above)
 
     i = ((delta - low) / h).long().clamp(0, cells - 1)
-    i = torch.where(marginal.statistic(delta) > mean, i, i + 1)
+    i = torch.where(law.statistic(delta) > mean, i, i + 1)
     start = low + i * h
     x = delta - start
     inside = start + unit[1:4, None, None] * x
-    f_x = marginal.log_density(inside)[0].exp()
-    g_x = (marginal.statistic(inside) - mean) * f_x
+    f_x = law.log_density(inside)[0].exp()
+    g_x = (law.statistic(inside) - mean) * f_x
     F_kappa = partial.gather(0, i) + _lobatto(x, g[::3].gather(0, i), g_x[0], g_x[1], g_x[2])
     density = f_x[2].clamp(min=torch.finfo(delta.dtype).tiny)
     return density / total, -F_kappa / density
@@ -166,17 +167,17 @@ class _Angle(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        uniform: Tensor, concentration: Tensor, dim: int, family: type[Marginal]
+        uniform: Tensor, concentration: Tensor, dim: int, family: type[AngleDensity], refine: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         eps = torch.finfo(uniform.dtype).eps
-        marginal = family(concentration, dim)
-        delta = marginal.quantile(uniform.clamp(eps / 4, 1 - eps / 2))
-        cos, sin, _ = marginal.angle(delta)
+        law = family(concentration, dim)
+        delta = law.quantile(uniform.clamp(eps / 4, 1 - eps / 2), refine)
+        cos, sin, _ = law.angle(delta)
         return cos, sin, delta
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, concentration, ctx.dim, ctx.family = inputs
+        _, concentration, ctx.dim, ctx.family, _ = inputs
         _, _, delta = output
         ctx.mark_non_differentiable(delta)
         ctx.save_for_backward(delta, concentration)
@@ -185,14 +186,14 @@ class _Angle(torch.autograd.Function):
     @first_order
     def backward(
         ctx: Any, grad_cos: Tensor, grad_sin: Tensor, _: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         delta, concentration = ctx.saved_tensors
-        marginal = ctx.family(concentration, ctx.dim)
-        cos, sin, turn = marginal.angle(delta)
+        law = ctx.family(concentration, ctx.dim)
+        cos, sin, turn = law.angle(delta)
         grad_x = (grad_sin * cos - grad_cos * sin) * turn
-        density, rate = _density_and_rate(marginal, delta)
+        density, rate = _density_and_rate(law, delta)
         grad_uniform = grad_x / density if ctx.needs_input_grad[0] else None
-        return grad_uniform, (grad_x * rate).sum(0), None, None
+        return grad_uniform, (grad_x * rate).sum(0), None, None, None
 
     @staticmethod
     def vmap(
@@ -201,19 +202,21 @@ class _Angle(torch.autograd.Function):
         uniform: Tensor,
         concentration: Tensor,
         dim: int,
-        family: type[Marginal],
+        family: type[AngleDensity],
+        refine: int,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         u = fold_rows(uniform, in_dims[0], info.batch_size, 1)
         k = fold_rows(concentration, in_dims[1], info.batch_size, 0)
-        out = _Angle.apply(u, k, dim, family)
+        out = _Angle.apply(u, k, dim, family, refine)
         return tuple(unfold_rows(x, info.batch_size, 1) for x in out), (1, 1, 1)
 
 
 def angle_quantile(
-    family: type[Marginal],
+    family: type[AngleDensity],
     uniform: Float[Tensor, "*draws"],
     concentration: Float[Tensor, "*batch"],
     dim: int,
+    refine: int = 1,
 ) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
     """(cos θ, sin θ) at the quantiles `uniform`, whose shape ends in the shape of the concentration."""
     lead = uniform.ndim - concentration.ndim
@@ -233,6 +236,6 @@ def angle_quantile(
     # A compiled graph takes all rows at once: a loop over blocks would fix their number.
     whole = torch.compiler.is_compiling()
     rows = [slice(None)] if whole else [slice(a, a + _ROWS) for a in range(0, max(k.shape[0], 1), _ROWS)]
-    blocks = [_Angle.apply(u[:, block], k[block], dim, family)[:2] for block in rows]
+    blocks = [_Angle.apply(u[:, block], k[block], dim, family, refine)[:2] for block in rows]
     cos, sin = blocks[0] if len(blocks) == 1 else (torch.cat(b, 1) for b in zip(*blocks, strict=True))
     return cos.reshape(uniform.shape), sin.reshape(uniform.shape)

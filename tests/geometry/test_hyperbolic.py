@@ -12,7 +12,7 @@ from torch import Tensor
 from reference import gyro
 from reference.poincare import eq2_logits, exact_distance
 from reference.poincare import mobius_add as textbook_add
-from spaceform.geometry import poincare as ball
+from spaceform.geometry import hyperbolic as ball
 
 CURVATURES = [1e-5, 0.1, 1.0, 7.0]
 
