@@ -93,8 +93,8 @@ def edited(path: Path, **changes: object) -> str:
 
 
 WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
-    "a list": (lambda _: "[]", "an object with the keys chosen and calibrators"),
-    "a number": (lambda _: "3", "an object with the keys"),
+    "a list": (lambda _: "[]", "must be an object, got []"),
+    "a number": (lambda _: "3", "must be an object, got 3"),
     "not JSON": (lambda _: "{", "cannot be read"),
     "deep": (lambda _: deep(), "cannot be read"),
     "deep inside": (lambda _: '{"chosen": "x", "calibrators": ' + deep() + "}", "cannot be read"),
