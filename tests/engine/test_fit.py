@@ -22,10 +22,9 @@ from spaceform.engine import (
     rehearse,
     weighted_nll,
 )
-from spaceform.engine.blocks import Pieces
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
-from spaceform.nets.features import Standardised
+from spaceform.nets.features import Pieces, Standardised
 
 SHORT = Candidate(hidden=(32,), dim=8, dropout=0.1, lr=0.01, batch_size=32, epochs=6)
 
