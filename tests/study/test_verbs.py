@@ -15,7 +15,8 @@ from spaceform.study.place import Event, Watcher, accelerator, perform, spare_wo
 from spaceform.study.processes import Processes
 from spaceform.verbs.source import find
 
-SHORT = {"optim.epochs": 2}
+SHORT = {"budget.epochs": 2, "budget.episodes": 3}
+BRIEF = {"optim.epochs": 2}  # of the engine for features
 
 
 @final
@@ -54,7 +55,7 @@ def study(tmp_path_factory) -> spaceform.Study:
         seeds=2,
         search=0,
         out=tmp_path_factory.mktemp("studies") / "mine",
-        settings=SHORT,
+        settings=BRIEF,
         on=ThisProcess(),
         say=said.append,
     )
@@ -83,11 +84,13 @@ def test_a_notebook_shows_the_table_and_the_advice(study):
 
 def test_a_study_of_arrays_goes_on_and_refuses_others(study):
     again = ThisProcess()
-    same = spaceform.compare(arrays(), "cosine,standard", seeds=2, search=0, out=study.folder, settings=SHORT, on=again)
+    same = spaceform.compare(
+        arrays(), "cosine,standard", seeds=2, search=0, out=study.folder, settings=BRIEF, on=again
+    )
     assert again.asked == []
     assert same.table.equals(study.table)
     with pytest.raises(RecipeError, match="holds other arrays"):
-        spaceform.compare(arrays(1.0), "cosine", seeds=1, out=study.folder, settings=SHORT, on=again)
+        spaceform.compare(arrays(1.0), "cosine", seeds=1, out=study.folder, settings=BRIEF, on=again)
     opened = spaceform.Study.open(study.folder)
     assert opened.table.equals(study.table)
     assert opened.notes["kind"] == "compare"
