@@ -104,7 +104,8 @@ def space(
     ]
     choices = SEARCHED.get(head, {}) if searched is None else searched
     batch = min(256, max(32, rows // 48))
-    epochs = min(60, max(15, round(1000 * batch / rows)))
+    steps = 1000 if features < WIDE else 700
+    epochs = min(60, max(15, round(steps * batch / rows)))
     return [
         Candidate(
             hidden=hidden,
