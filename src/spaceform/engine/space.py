@@ -96,7 +96,8 @@ def space(
     choices = _declared(kind) if searched is None else searched
     fixed = {"samples": 1} if issubclass(kind, StochasticHead) else {}  # one draw trains as well as ten
     batch = min(256, max(32, rows // 48))
-    epochs = min(60, max(15, round(1000 * batch / rows)))
+    steps = 1000 if features < WIDE else 700
+    epochs = min(60, max(15, round(steps * batch / rows)))
     return [
         Candidate(
             hidden=hidden,
