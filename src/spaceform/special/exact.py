@@ -67,7 +67,9 @@ def weight(squared: Tensor, order: float) -> Tensor:
     """A(κ)/κ as a function of κ², differentiable, finite at 0."""
     tb = table(order, squared.dtype)
     s = (squared + tb.a**2).sqrt()
-    return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
+    if torch.is_grad_enabled():
+        return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
+    return horner(tb.r, s.reciprocal().mul_(2 * tb.a).sub_(1)).div_(s.add_(tb.a))
 
 
 def divergence(x: Tensor, order: float) -> Tensor:
