@@ -26,7 +26,7 @@ class ArcFaceHead(DeterministicHead):
 
     name, title = "arcface", "ArcFace"
     geometry = Sphere()
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "margin": Uniform(0.0, 0.5)})
+    searched = MappingProxyType({"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.3, "beta": 16.0}),
