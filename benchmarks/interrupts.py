@@ -22,7 +22,8 @@ from pathlib import Path
 
 STOPPED = "error: stopped; the same command goes on from the last checkpoint"
 SHORT = ["--set", "budget.epochs=30", "--set", "budget.episodes=10"]
-COMMANDS = ("compare", "search", "train", "predict")
+COMMANDS = {"compare": "report:", "search": "--recipes", "train": "finished after", "predict": "items"}
+"""What is interrupted, and what it says when all is done."""
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -31,7 +32,10 @@ class Found:
     """How a command ended."""
 
     code: int
+    result: str
+    """What it said on standard output."""
     said: str
+    """What it said on standard error."""
     seconds: float
     """From the signal to the end of every process."""
 
@@ -69,12 +73,12 @@ def spaceform(*arguments: str) -> float:
     return time.monotonic() - began
 
 
-def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """A command in a session of its own; what it and its children say goes to one file."""
-    with open(log, "wb") as file:
+def start(arguments: list[str], result: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A command in a session of its own; what it and its children say goes to two files."""
+    with open(result, "wb") as output, open(log, "wb") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "spaceform", *arguments],
-            stdout=subprocess.DEVNULL,
+            stdout=output,
             stderr=file,
             start_new_session=True,
             # a shell starts background jobs with interrupts ignored, and children inherit that
@@ -98,9 +102,10 @@ def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.001)
 
 
-def interrupt(arguments: list[str], after: float, number: signal.Signals, whole: bool, log: Path) -> Found:
+def interrupt(arguments: list[str], after: float, number: signal.Signals, whole: bool, place: Path) -> Found:
     """Send a signal after so many seconds, and wait for the end."""
-    process = start(arguments, log)
+    result, log = place / "result", place / "said"
+    process = start(arguments, result, log)
     wait_until_ready(process)
     time.sleep(after)
     began = time.monotonic()
@@ -109,7 +114,8 @@ def interrupt(arguments: list[str], after: float, number: signal.Signals, whole:
     code = process.wait(timeout=120)
     while members(process.pid) and time.monotonic() - began < 60:
         time.sleep(0.05)
-    return Found(code, log.read_text(errors="replace"), time.monotonic() - began)
+    told = [path.read_text(errors="replace") for path in (result, log)]
+    return Found(code, *told, time.monotonic() - began)
 
 
 def members(group: int) -> list[int]:
@@ -121,14 +127,12 @@ def members(group: int) -> list[int]:
     return [int(pid) for pid, pgid, state in rows if int(pgid) == group and not state.startswith("Z")]
 
 
-def wrong(found: Found, number: signal.Signals) -> str:
+def wrong(found: Found, number: signal.Signals, end: str) -> str:
     """What is wrong with an end; empty where all is well."""
     if "Traceback" in found.said or "Exception ignored" in found.said:
         return "traceback"
-    if found.code == 0:  # it was faster
-        return ""
-    if found.code == -number:  # at the very end, the work was done and said
-        return ""
+    if found.code in (0, -number):  # it was faster; in its last instant Python is ended by the signal itself
+        return "" if end in found.result else "no result"
     if found.code != CODES[number]:
         return f"exit code {found.code}"
     return "" if found.said.count(STOPPED) == 1 else "not one sentence"
@@ -160,8 +164,8 @@ def main() -> None:
                 number = draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
                 whole = number == signal.SIGINT or draw.random() < 0.5
                 arguments = command(name, folder, str(moment))
-                found = interrupt(arguments, after, number, whole, folder / "said")
-                fault = wrong(found, number)
+                found = interrupt(arguments, after, number, whole, folder)
+                fault = wrong(found, number, COMMANDS[name])
                 bad += bool(fault)
                 sent = f"{number.name} to {'all' if whole else 'one'} after {after:.1f} s"
                 print(

@@ -103,7 +103,8 @@ for make in sf.HEADS.values():
     head(z, y).mean().backward()
     head.predict_proba(z)
 sf.metrics.calibration_error(head.predict_proba(z), y)
-sf.calibrators.TemperatureScaling().fit(torch.randn(8, 4), y)
+for make in sf.calibrators.CALIBRATORS.values():
+    make().fit(torch.randn(8, 4), y, torch.ones(8))
 sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
 """
     done = python(BLOCKER + code.replace("PLACE", repr(str(tmp_path))), path=tmp_path)
@@ -111,11 +112,10 @@ sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
 
 
 WITHOUT_THE_LAB = """
-import torch, spaceform
+import spaceform
 asked = {
     "SpaceformClassifier": lambda: spaceform.SpaceformClassifier,
     "Run": lambda: spaceform.Run,
-    "Isotonic": lambda: spaceform.calibrators.Isotonic().fit(torch.zeros(2, 2), torch.arange(2)),
 }
 for part in ("run.export", "run.predict", "run.train", "run.recipe", "study", "study.search", "report"):
     asked[part] = lambda part=part: __import__("spaceform." + part)

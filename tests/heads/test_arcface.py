@@ -20,7 +20,7 @@ def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):
 
 
 def literal(head, z, y):
-    """Eq. 4 as it is written, by acos; valid while θ + m ≤ π."""
+    """Eq. 4 as it is written, by acos; ours too while θ + m ≤ π."""
     cos = F.normalize(z) @ F.normalize(head.weight).T
     target = torch.cos(torch.acos(cos.gather(1, y[:, None])) + head.margin)
     return F.cross_entropy(head.log_beta.exp() * cos.scatter(1, y[:, None], target), y, reduction="none")
@@ -35,6 +35,32 @@ def test_equals_the_literal_equation(chunk, margin):
     torch.testing.assert_close(ours, peer, rtol=1e-10, atol=1e-10)
     for a, b in zip(*(torch.autograd.grad(loss, inputs, weights) for loss in (ours, peer)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 5])
+@pytest.mark.parametrize("margin", [0.5, 2.5])
+def test_literal_is_the_equation_past_pi_too(chunk, margin):
+    head, z, y = case(dim=3, margin=margin, class_chunk=chunk, beta=8.0, literal=True)
+    with torch.no_grad():
+        z[0] = 1e-2 * z[0] - head.weight[y[0]]
+    past = torch.acos(F.cosine_similarity(z, head.weight[y])) + margin > math.pi
+    assert 0 < past.sum() < len(y)
+    inputs, upstream = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
+    ours, peer = head(z, y), literal(head, z, y)
+    torch.testing.assert_close(ours, peer, rtol=1e-10, atol=1e-10)
+    for a, b in zip(*(torch.autograd.grad(loss, inputs, upstream) for loss in (ours, peer)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    monotone = ArcFaceHead(head.dim, head.num_classes, margin=margin, beta=8.0).double()
+    monotone.load_state_dict(head.state_dict())
+    differs = (monotone(z, y) - ours).abs() > 1e-6
+    assert torch.equal(differs, past)
+    assert "literal=True" in repr(head)
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_second_derivative_of_the_literal_equation(chunk):
+    head, z, y = case(dim=3, classes=4, batch=3, margin=2.5, class_chunk=chunk, literal=True)
+    assert torch.autograd.gradgradcheck(lambda z: head(z, y), (z,))
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -256,16 +256,16 @@ def test_streamed_classes_give_the_same_value_and_gradient(chunk):
 
 @pytest.mark.parametrize("dim", [2, 3, 5, 16, 64, 512, 2048])
 def test_evidence_in_single_precision(dim):
-    """Values within 5e-7 × (1 + |value|), ratios within 2e-6, of those in double precision."""
+    """Values within 7e-7 × (1 + |value|), ratios within 8e-7, of those in double precision."""
     norm = dim * torch.logspace(-2, 2, 41)
     factor = torch.linspace(-0.9, 3, 64)[:, None]
     single, double = (
         NORMALIZERS["exact"].evidence(square, dim / 2 - 1)(factor.to(square.dtype) * square)
         for square in (norm.square(), norm.square().double())
     )
-    assert ((single[0] - double[0]).abs() / (1 + double[0].abs())).max() < 5e-7
+    assert ((single[0] - double[0]).abs() / (1 + double[0].abs())).max() < 7e-7
     for ours, exact in zip(single[1:], double[1:], strict=True):
-        assert (ours / exact - 1).abs().max() < 2e-6
+        assert (ours / exact - 1).abs().max() < 8e-7
 
 
 @pytest.mark.parametrize("dim", [3, 128])

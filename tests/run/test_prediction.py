@@ -77,6 +77,36 @@ def test_predicting_copies_nothing(runs, images, monkeypatch) -> None:
     run.predict_proba(images[:3])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("recipe.json", "[]", "it must be a JSON object, got list"),
+        ("result.json", "[1]", "it must be a JSON object, got list"),
+        ("result.json", "{}", "the key 'epochs' is missing"),
+        ("metrics.json", "7", "it must be a JSON object, got int"),
+        *((f"{name}.json", "[" * 3000 + "]" * 3000, "too deep") for name in ("recipe", "result", "metrics")),
+    ],
+)
+def test_foreign_files_are_one_sentence(runs, name: str, text: str, said: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["cosine"], tmp_path / "run")
+    (copy / name).write_text(text)
+    with pytest.raises(RecipeError, match=rf"{name} cannot be read \(.*{said}"):
+        _ = Run.load(copy).metrics
+
+
+@pytest.mark.parametrize(("key", "value"), [("name", "standard"), ("dim", 10**12), ("dim", 31)])
+def test_the_recipe_of_another_run_is_refused(runs, key: str, value: object, tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["cosine"], tmp_path / "run")
+    recipe = json.loads((copy / "recipe.json").read_text())
+    recipe["head" if key == "name" else "net"][key] = value
+    recipe["head"] = {"name": recipe["head"]["name"]}
+    (copy / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(
+        RecipeError, match=r"recipe.json is not the recipe that .*model.safetensors was train"
+    ):
+        Run.load(copy)
+
+
 def deep(levels: int = 3000) -> str:
     return "[" * levels + "]" * levels
 
@@ -93,8 +123,8 @@ def edited(path: Path, **changes: object) -> str:
 
 
 WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
-    "a list": (lambda _: "[]", "an object with the keys chosen and calibrators"),
-    "a number": (lambda _: "3", "an object with the keys"),
+    "a list": (lambda _: "[]", "must be an object, got []"),
+    "a number": (lambda _: "3", "must be an object, got 3"),
     "not JSON": (lambda _: "{", "cannot be read"),
     "deep": (lambda _: deep(), "cannot be read"),
     "deep inside": (lambda _: '{"chosen": "x", "calibrators": ' + deep() + "}", "cannot be read"),

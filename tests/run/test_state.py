@@ -136,8 +136,7 @@ def test_sigterm_ends_all_processes(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    history = tmp_path / "run" / "history.jsonl"
-    while process.poll() is None and not (history.exists() and history.stat().st_size):
+    while process.poll() is None and not (tmp_path / "run" / files.CURRENT).exists():
         time.sleep(0.05)
     process.terminate()
     out, err = process.communicate(timeout=60)

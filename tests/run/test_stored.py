@@ -61,7 +61,7 @@ def test_broken_weights_are_named(run, content):
 def test_a_broken_line_of_the_history_is_named(run):
     with open(run / stored.HISTORY, "ab") as file:
         file.write(DEEP)
-    with pytest.raises(RecipeError, match=r"history.jsonl is damaged or not ours: .*recursion limit"):
+    with pytest.raises(RecipeError, match=r"history.jsonl cannot be read \(.*recursion limit"):
         _ = Run.load(run).history
 
 
@@ -70,7 +70,7 @@ def test_a_broken_line_of_the_history_is_named(run):
     [
         ("epochs", "three", "epochs must be a valid integer, unable to parse .*, got 'three'"),
         ("score", None, "score must be a valid number, got None"),
-        ("stopped", "tired", "stopped must be 'patience' or 'epochs', got 'tired'"),
+        ("stopped", "tired", "stopped must be 'patience', 'epochs' or 'rehearsal', got 'tired'"),
         ("data", [], r"data must be an object, got \[\]"),
         ("digests", {"recipe": "0"}, "the key 'digests.weights' is missing"),
     ],
@@ -78,7 +78,7 @@ def test_a_broken_line_of_the_history_is_named(run):
 def test_a_wrong_value_of_the_result_is_named(run, key, value, said):
     result = json.loads((run / stored.RESULT).read_text())
     files.write_json(run / stored.RESULT, {**result, key: value})
-    with pytest.raises(RecipeError, match=rf"result.json is damaged or not ours: {said}$"):
+    with pytest.raises(RecipeError, match=rf"result.json cannot be read \({said}\)$"):
         Run.load(run)
 
 
@@ -152,7 +152,7 @@ def test_what_weights_say_beside_their_tensors_has_a_schema(run, change):
     result = json.loads((run / stored.RESULT).read_text())
     result["digests"]["weights"] = files.write_tensors(run / stored.WEIGHTS, tensors, {**state, **change})
     files.write_json(run / stored.RESULT, result)
-    assert "damaged or not ours" in refused(run)
+    assert "cannot be read" in refused(run)
 
 
 @pytest.mark.parametrize("text", ["data = " + "[" * 50_000, "[" * 50_000])

@@ -60,7 +60,7 @@ def test_digits_and_the_papers_data_have_their_own_recipes():
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("task", ["classification", "retrieval"])
 def test_features_meet_a_projection_under_equal_conditions(features, budget, task):
-    found = recipes(str(features), ALL, Conditions(budget, task))
+    found = recipes(str(features), ALL, Conditions(budget, task, net="projection"))
     first = found["standard"]
     assert (first.net.name, first.net.standardize, first.net.dim) == ("projection", True, 40)
     assert first.budget.epochs == {"quick": 30, "full": 200}[budget]
@@ -72,18 +72,32 @@ def test_features_meet_a_projection_under_equal_conditions(features, budget, tas
     assert z.shape == (64, 40)
 
 
+def test_own_features_are_classified_by_the_engine_unless_a_net_is_named(features):
+    for conditions, net in (
+        (Conditions(), "features"),
+        (Conditions(net="features"), "features"),
+        (Conditions(task="retrieval"), "projection"),
+        (Conditions(net="projection"), "projection"),
+    ):
+        found = recipes(str(features), ALL, conditions)
+        assert {recipe.net.name for recipe in found.values()} == {net}
+        assert len(jobs(found, range(2))) == 2 * len(ALL)
+
+
 @pytest.mark.parametrize("width", [256, 257])
 def test_wide_features_are_thinned_in_classification(tmp_path, width):
     x = np.random.default_rng(0).normal(size=(60, width)).astype(np.float32)
     np.savez(tmp_path / "wide.npz", X=x, y=np.arange(60) % 6)
     for task, dropout in (("classification", 0.5 if width > 256 else 0.0), ("retrieval", 0.0)):
-        found = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(task=task))
+        found = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(task=task, net="projection"))
         assert {recipe.net.dropout for recipe in found.values()} == {dropout}
 
 
 def test_standardised_features_train_at_any_scale(features):
     dataset = data.load(str(features))
-    recipe = replace(recipes(str(features), ["cosine"], Conditions())["cosine"], {"budget.epochs": 2})
+    recipe = replace(
+        recipes(str(features), ["cosine"], Conditions(net="projection"))["cosine"], {"budget.epochs": 2}
+    )
     scores = []
     for scale in (1e-3, 1.0, 1e3):
         scaled = with_fields(dataset, inputs=dataset.inputs * scale + 7 * scale)

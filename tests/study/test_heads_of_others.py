@@ -5,11 +5,11 @@ from typing import Any, ClassVar, final
 import numpy as np
 import pytest
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 import spaceform
 from spaceform.geometry import Euclidean, Sphere
-from spaceform.heads import HEADS, Choice, DeterministicHead, Head, LogUniform, Start, StochasticHead
+from spaceform.heads import HEADS, Choice, DeterministicHead, Head, LogUniform, ReparametrizedHead, Start
 from spaceform.run.recipe import QUICK, RecipeError, flatten, replace
 from spaceform.study.folder import StudyFolder
 from spaceform.study.place import Event, Watcher, perform, unwatched
@@ -39,28 +39,22 @@ class CentreHead(DeterministicHead):
 
 
 @final
-class NoisyHead(StochasticHead):
+class NoisyHead(ReparametrizedHead):
     """Cosines of a direction with Gaussian noise."""
 
     name, title = "noisy", "Noisy"
     geometry = Sphere()
 
     def __init__(self, dim: int, num_classes: int, *, samples: int = 4, beta: float = 16.0) -> None:
-        super().__init__(dim, num_classes)
-        self.samples = samples
+        super().__init__(dim, num_classes, samples=samples)
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
         self._add_temperature(beta, learn_beta=True)
 
-    def _sample(self, z: Tensor, n: int, generator: Generator | None) -> Tensor:
-        noise = torch.randn(n, *z.shape, generator=generator, dtype=z.dtype)
+    def _embed(self, z: Tensor, noise: Tensor) -> Tensor:
         return nn.functional.normalize(z + 0.1 * noise, dim=-1)
 
-    def _logit_samples(self, z: Tensor, generator: Generator | None) -> Tensor:
-        weight = nn.functional.normalize(self.weight.to(z.dtype), dim=-1)
-        return self.beta * self._sample(z, self.samples, generator) @ weight.T
-
-    def _objective(self, z: Tensor, y: Tensor, generator: Generator | None) -> Tensor:
-        return -self._logit_samples(z, generator).log_softmax(-1).mean(0).gather(1, y[:, None])[:, 0]
+    def _logits(self, embedding: Tensor) -> Tensor:
+        return self.beta * embedding @ nn.functional.normalize(self.weight.to(embedding.dtype), dim=-1).T
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +101,7 @@ def test_plans_on_every_kind_of_data_meet_equal_conditions(tmp_path):
     assert len(jobs(found, range(2))) == 2 * len(HEADS)
     features = tmp_path / "features.npz"
     np.savez(features, X=np.random.default_rng(0).normal(size=(60, 8)), y=np.arange(60) % 3)
-    found = recipes(str(features), ["centre", "noisy"], Conditions())
+    found = recipes(str(features), ["centre", "noisy"], Conditions(net="projection"))
     assert found["centre"].optim.lr == HEADS["standard"].defaults["features"].lr
     assert found["centre"].head.options == {}
     with pytest.raises(RecipeError, match="the paper has no recipe for 'digits/centre'"):
@@ -169,8 +163,8 @@ class PoolHere:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, job, folder, *, measure: bool) -> None:
-        perform(job, folder, lambda _: None, {}, measure=measure)
+    def submit(self, job, folder, work) -> None:
+        work(job, folder, lambda _: None, {}, workers=0)
         self.ended.append(Event(job, "finished"))
 
     def stop(self, job) -> None: ...

@@ -13,7 +13,6 @@ from spaceform.cli import terminal
 from spaceform.study import summary
 from spaceform.study.summary import (
     Measure,
-    advice,
     footnote,
     holm,
     measures,
@@ -95,13 +94,7 @@ def test_one_seed_has_no_test_and_says_so():
     rows = summarize(found, ACCURACY)
     assert [row.p for row in rows] == [None, None]
     assert marks(found) == {"vmf": (True, True), "cosine": (False, False)}
-    (only,) = advice(found)
-    assert only.sentence.startswith("Accuracy: vmf came out first (90.00 %)")
-    assert "one seed cannot tell skill from luck" in only.sentence
     assert any("no test" in sentence for sentence in footnote(found))
-    (partly,) = advice(table(vmf=[0.9, 0.91], cosine=[0.8], arcface=[0.7, 0.72]))
-    assert "only one run of cosine has a figure" in partly.sentence
-    assert "seed" not in partly.sentence
 
 
 def test_noise_of_its_own_lifts_no_head_above_a_better_one():
@@ -113,41 +106,9 @@ def test_noise_of_its_own_lifts_no_head_above_a_better_one():
     }
 
 
-def test_advice_names_a_winner_only_where_there_is_one():
-    clear = table(vmf=[0.95, 0.951, 0.952], cosine=[0.90, 0.901, 0.902])
-    (one,) = advice(clear)
-    assert one.winners == ("vmf",)
-    assert one.sentence == "Accuracy: vmf (95.10 ± 0.06 %); next is cosine (90.10 ± 0.06 %)."
-    level = table(vmf=[0.90, 0.92, 0.94], cosine=[0.90, 0.915, 0.93], standard=[0.5, 0.51, 0.52])
-    (one,) = advice(level)
-    assert set(one.winners) == {"vmf", "cosine"}
-    assert "no clear winner among vmf and cosine" in one.sentence
-    assert one.sentence.endswith("standard is behind.")
-    (one,) = advice(table(vmf=[0.9, 0.92], cosine=[0.91, 0.92]))
-    assert "no clear winner: 2 seeds cannot tell the 2 heads apart" in one.sentence
-    alone = table(vmf=[0.9, 0.92])
-    (one,) = advice(alone)
-    assert "only vmf has this figure" in one.sentence
-    assert footnote(alone) == ["Mean ± standard error over 2 seeds (standard deviation with ddof 1)."]
-
-
-def test_every_goal_of_a_comparison_has_its_sentence():
-    columns = [m.column for m in summary.CLASSIFICATION]
-    rng = np.random.default_rng(1)
-    rows = [
-        {"label": label, "seed": seed, "state": "finished", "task": "classification"}
-        | dict(zip(columns, rng.random(len(columns)), strict=True))
-        for label in ("a", "b")
-        for seed in range(3)
-    ]
-    goals = [found.goal for found in advice(pd.DataFrame(rows))]
-    assert goals == [
-        "accuracy",
-        "calibration out of the box",
-        "calibration after temperature scaling",
-        "calibration with the chosen calibrator",
-        "retrieval",
-        "telling right from wrong by the norm",
+def test_a_row_alone_is_not_marked_against_others():
+    assert footnote(table(vmf=[0.9, 0.92])) == [
+        "Mean ± standard error over 2 seeds (standard deviation with ddof 1)."
     ]
 
 
@@ -163,7 +124,6 @@ def test_the_chosen_calibrator_is_shown_where_it_is_not_plain_temperature_everyw
 def test_retrieval_results_are_read_by_their_own_measures():
     found = table("map_at_r", vmf=[0.2, 0.21], cosine=[0.3, 0.31]).assign(task="retrieval")
     assert [m.column for m in measures(found)] == ["map_at_r"]
-    assert advice(found)[0].goal == "retrieval"
 
 
 def test_what_is_missing_is_left_out_and_said():
@@ -175,7 +135,6 @@ def test_what_is_missing_is_left_out_and_said():
     assert "1 of 5 runs are not finished or failed" in " ".join(footnote(found))
     nothing = table(state="failed", vmf=[None])
     assert measures(nothing) == ()
-    assert advice(nothing) == []
     assert summarize(nothing, ACCURACY) == []
 
 

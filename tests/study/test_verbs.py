@@ -16,6 +16,7 @@ from spaceform.study.processes import Processes
 from spaceform.verbs.source import find
 
 SHORT = {"budget.epochs": 2, "budget.episodes": 3}
+BRIEF = {"optim.epochs": 2}  # of the engine for features
 
 
 @final
@@ -52,8 +53,9 @@ def study(tmp_path_factory) -> spaceform.Study:
         arrays(),
         "cosine,standard",
         seeds=2,
+        search=0,
         out=tmp_path_factory.mktemp("studies") / "mine",
-        settings=SHORT,
+        settings=BRIEF,
         on=ThisProcess(),
         say=said.append,
     )
@@ -66,7 +68,7 @@ def test_a_study_has_a_table_runs_recipes_and_advice(study):
     assert set(study.runs) == set(study.table["run"])
     assert study.runs["cosine-seed1"].predict_proba(arrays()[0].astype("float32")).shape == (90, 3)
     assert study.recipes["cosine"].seed == 0
-    assert {found.goal for found in study.advice} >= {"accuracy", "retrieval"}
+    assert {one.goal.column for one in study.advice.verdict.goals} >= {"accuracy", "retrieval.map_at_r"}
     assert study.failures == {}
     assert "90" not in repr(study)
     assert (study.folder / "results.parquet").exists()
@@ -77,16 +79,18 @@ def test_a_notebook_shows_the_table_and_the_advice(study):
     shown = study._repr_html_()
     assert shown.count("<tr>") == 3
     assert "<th>cosine</th>" in shown
-    assert shown.count("<li>") == len(study.advice)
+    assert shown.count("<li>") == len(study.advice.sentences())
 
 
 def test_a_study_of_arrays_goes_on_and_refuses_others(study):
     again = ThisProcess()
-    same = spaceform.compare(arrays(), "cosine,standard", seeds=2, out=study.folder, settings=SHORT, on=again)
+    same = spaceform.compare(
+        arrays(), "cosine,standard", seeds=2, search=0, out=study.folder, settings=BRIEF, on=again
+    )
     assert again.asked == []
     assert same.table.equals(study.table)
     with pytest.raises(RecipeError, match="holds other arrays"):
-        spaceform.compare(arrays(1.0), "cosine", seeds=1, out=study.folder, settings=SHORT, on=again)
+        spaceform.compare(arrays(1.0), "cosine", seeds=1, out=study.folder, settings=BRIEF, on=again)
     opened = spaceform.Study.open(study.folder)
     assert opened.table.equals(study.table)
     assert opened.notes["kind"] == "compare"

@@ -41,6 +41,8 @@ def one_sentence() -> Iterator[None]:
             raise
         _stop_children()
         _say()
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # Python's own end may take its time
         sys.exit(_code())
     finally:
         for one in signals:  # Python's own end is not interrupted by Python code

@@ -173,9 +173,9 @@ def export(
     from spaceform.run.finished import Run
 
     loaded = Run.load(run)
+    write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
     if calibrator == "auto":
         calibrator = loaded.best_calibrator or "none"
-    write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
     shape = ", ".join(map(str, ("batch", *loaded.input_shape)))
     scale = " of 0 to 1" if len(loaded.input_shape) == 3 else ""
     typer.echo(

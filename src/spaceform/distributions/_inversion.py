@@ -72,12 +72,8 @@ class AngleDensity(ABC):
     def angle(self, delta: Points) -> tuple[Points, Points, Points | float]:
         """(cos θ, sin θ, dθ/dx) at mode + δ."""
 
-    @abstractmethod
-    def quantile(self, uniform: Float[Tensor, "draws rows"], refine: int) -> Float[Tensor, "draws rows"]:
-        """δ with F(mode + δ) = u: `tabulated_quantile`, or a closed form."""
 
-
-def tabulated_quantile(
+def _quantile(
     law: AngleDensity, uniform: Float[Tensor, "draws rows"], refine: int
 ) -> Float[Tensor, "draws rows"]:
     """δ with F(mode + δ) = u, from `refine` times as many cells as usual."""
@@ -169,9 +165,8 @@ class _Angle(torch.autograd.Function):
     def forward(
         uniform: Tensor, concentration: Tensor, dim: int, family: type[AngleDensity], refine: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        eps = torch.finfo(uniform.dtype).eps
         law = family(concentration, dim)
-        delta = law.quantile(uniform.clamp(eps / 4, 1 - eps / 2), refine)
+        delta = _quantile(law, inside(uniform), refine)
         cos, sin, _ = law.angle(delta)
         return cos, sin, delta
 
@@ -219,6 +214,30 @@ def angle_quantile(
     refine: int = 1,
 ) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
     """(cos θ, sin θ) at the quantiles `uniform`, whose shape ends in the shape of the concentration."""
+    check_levels(uniform, concentration, dim)
+    k = concentration.reshape(-1)
+    u = uniform.reshape(prod(uniform.shape[: uniform.ndim - concentration.ndim]), k.shape[0])
+    # A compiled graph takes all rows at once: a loop over blocks would fix their number.
+    whole = torch.compiler.is_compiling()
+    rows = [slice(None)] if whole else [slice(a, a + _ROWS) for a in range(0, max(k.shape[0], 1), _ROWS)]
+    blocks = [_Angle.apply(u[:, block], k[block], dim, family, refine)[:2] for block in rows]
+    cos, sin = blocks[0] if len(blocks) == 1 else (torch.cat(b, 1) for b in zip(*blocks, strict=True))
+    return cos.reshape(uniform.shape), sin.reshape(uniform.shape)
+
+
+def widest(x: Tensor) -> Tensor:
+    """In float64, which Apple's GPUs do not have."""
+    return x if x.device.type == "mps" else x.double()
+
+
+def inside(uniform: Float[Tensor, "*draws"]) -> Float[Tensor, "*draws"]:
+    """Levels that are neither 0 nor 1."""
+    eps = torch.finfo(uniform.dtype).eps
+    return uniform.clamp(eps / 4, 1 - eps / 2)
+
+
+def check_levels(uniform: Tensor, concentration: Tensor, dim: int) -> None:
+    """Refuse levels and concentrations whose shapes or types do not go together."""
     lead = uniform.ndim - concentration.ndim
     if lead < 0 or uniform.shape[lead:] != concentration.shape:
         raise ValueError(
@@ -231,11 +250,3 @@ def angle_quantile(
             f"but are {uniform.dtype} and {concentration.dtype}; cast them"
         )
     check_dim(dim)
-    k = concentration.reshape(-1)
-    u = uniform.reshape(prod(uniform.shape[:lead]), k.shape[0])
-    # A compiled graph takes all rows at once: a loop over blocks would fix their number.
-    whole = torch.compiler.is_compiling()
-    rows = [slice(None)] if whole else [slice(a, a + _ROWS) for a in range(0, max(k.shape[0], 1), _ROWS)]
-    blocks = [_Angle.apply(u[:, block], k[block], dim, family, refine)[:2] for block in rows]
-    cos, sin = blocks[0] if len(blocks) == 1 else (torch.cat(b, 1) for b in zip(*blocks, strict=True))
-    return cos.reshape(uniform.shape), sin.reshape(uniform.shape)

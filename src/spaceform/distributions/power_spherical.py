@@ -7,7 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spaceform.distributions._inversion import AngleDensity, Points, Rows, angle_quantile, tabulated_quantile
+from spaceform.distributions._inversion import (
+    AngleDensity,
+    Points,
+    Rows,
+    angle_quantile,
+    check_levels,
+    inside,
+)
 from spaceform.distributions._sphere import versine
 from spaceform.distributions._symmetric import SymmetricDistribution
 from spaceform.distributions.law import AngularLaw, Peak
@@ -63,12 +70,6 @@ class _PowerSphericalAngle(AngleDensity):
         tanh, sech = x.tanh(), 1 / x.cosh()
         return 1 - 2 * tanh * tanh, 2 * tanh * sech, 2 * sech
 
-    def quantile(self, uniform: Float[Tensor, "draws rows"], refine: int) -> Float[Tensor, "draws rows"]:
-        if self.dim != 3:
-            return tabulated_quantile(self, uniform, refine)
-        # cos²(θ/2) = sech²x is the power 2/b of a uniform number
-        return _log_to_x((-uniform).log1p() / -self.b) - self.mode
-
 
 def power_spherical_angle(
     uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"], dim: int, *, refine: int = 1
@@ -79,7 +80,19 @@ def power_spherical_angle(
     both arguments. |F(θ(u)) − u| is at most 2e-5 in float32 and 1e-7 in float64 for n ≤ 2048; n = 3 is exact.
     `refine` makes the table from which it is found so many times finer.
     """
+    if dim == 3:
+        return _angle_in_three_dimensions(uniform, concentration)
     return angle_quantile(_PowerSphericalAngle, uniform, concentration, dim, refine)
+
+
+def _angle_in_three_dimensions(
+    uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
+    """The square of cos(θ/2) is (1 − u)^(1/(1+κ))."""
+    check_levels(uniform, concentration, 3)
+    log = torch.log1p(-inside(uniform)) / (1 + concentration)
+    far, near = log.exp(), -torch.expm1(log)
+    return far - near, 2 * (far * near).clamp_min(torch.finfo(far.dtype).tiny).sqrt()
 
 
 # Stirling's series of log Γ, used above _SHIFT, where five terms leave 2e-14.

@@ -9,7 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.distributions._arguments import check_directions, check_floating, check_unit
-from spaceform.distributions._inversion import AngleDensity, Points, Rows, angle_quantile, tabulated_quantile
+from spaceform.distributions._inversion import (
+    AngleDensity,
+    Points,
+    Rows,
+    angle_quantile,
+    check_levels,
+    inside,
+    widest,
+)
 from spaceform.distributions._peak import LogPeak, Shortfall
 from spaceform.distributions._sphere import versine
 from spaceform.distributions._symmetric import SymmetricDistribution
@@ -19,8 +27,8 @@ from spaceform.special import (
     concentration_from_mean_resultant_length,
     divergence_from_uniform,
     exact,
-    mean_resultant_length,
 )
+from spaceform.special.functions import MeanResultantLength
 
 _MOST = 1e8
 """The largest concentration that is supported."""
@@ -71,13 +79,6 @@ class _VonMisesFisherAngle(AngleDensity):
         s, c = twice.sin(), twice.cos()
         return self.cos * c - self.sin * s, (self.sin * c + self.cos * s).clamp(min=0), 2.0
 
-    def quantile(self, uniform: Float[Tensor, "draws rows"], refine: int) -> Float[Tensor, "draws rows"]:
-        if self.dim != 3:
-            return tabulated_quantile(self, uniform, refine)
-        k = self.k.clamp(min=torch.finfo(self.k.dtype).tiny)
-        y = (uniform * torch.expm1(-2 * k)).log1p() / (-2 * k)  # sin²(θ/2), exponential on [0, 1]
-        return y.sqrt().asin() - self.mode
-
 
 def von_mises_fisher_angle(
     uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"], dim: int, *, refine: int = 1
@@ -89,7 +90,21 @@ def von_mises_fisher_angle(
     |F(θ(u)) − u| is at most 1e-5 in float32 and 2e-8 in float64 for n ≤ 2048; n = 3 is exact. `refine` makes
     the table from which it is found so many times finer.
     """
+    if dim == 3:
+        return _angle_in_three_dimensions(uniform, concentration)
     return angle_quantile(_VonMisesFisherAngle, uniform, concentration, dim, refine)
+
+
+def _angle_in_three_dimensions(
+    uniform: Float[Tensor, "*draws"], concentration: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*draws"], Float[Tensor, "*draws"]]:
+    """1 − cos θ = −log(1 − u (1 − e^{−2κ}))/κ; in float64, as the derivative by a small κ cancels."""
+    check_levels(uniform, concentration, 3)
+    k, u = widest(concentration), widest(inside(uniform))
+    k = k.clamp_min(torch.finfo(k.dtype).eps ** 0.5)
+    rest = torch.log1p(u * torch.expm1(-2 * k)) / -k
+    sine = (rest * (2 - rest)).clamp_min(torch.finfo(rest.dtype).tiny).sqrt()
+    return (1 - rest).to(uniform.dtype), sine.to(uniform.dtype)
 
 
 def _peak(concentration: Tensor, dim: int) -> Peak:
@@ -103,8 +118,12 @@ def _concentration(T: Tensor, dim: int) -> Tensor:
     return (dim - 1) * T / (1 - T * T)
 
 
+def _mean_length(concentration: Tensor, dim: int) -> Tensor:
+    return MeanResultantLength.apply(concentration, dim / 2 - 1, "exact")
+
+
 def _bound_of_mean_length(concentration: Tensor, dim: int) -> Tensor:
-    return mean_resultant_length(concentration, dim, method="bounds")
+    return MeanResultantLength.apply(concentration, dim / 2 - 1, "bounds")
 
 
 def _bound_of_divergence(concentration: Tensor, dim: int) -> Tensor:
@@ -113,7 +132,7 @@ def _bound_of_divergence(concentration: Tensor, dim: int) -> Tensor:
 
 VON_MISES_FISHER = AngularLaw(
     angle=von_mises_fisher_angle,
-    mean_length=mean_resultant_length,
+    mean_length=_mean_length,
     divergence=divergence_from_uniform,
     peak=_peak,
     concentration=_concentration,

@@ -28,12 +28,11 @@ from spaceform.engine.fit import (
 )
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
 from spaceform.engine.search import NothingTrained, Outcome, Trial, folds, joined, parts_of, search
-from spaceform.engine.space import SEARCHED, space
+from spaceform.engine.space import space
 
 __all__ = [
     "DRAWS",
     "REFERENCES",
-    "SEARCHED",
     "Candidate",
     "Diverged",
     "Look",

@@ -4,27 +4,17 @@ Candidate i has the same net, dropout, rates, batch and epochs whatever the head
 The first is the best guess, and what is used where nothing is searched.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spaceform.engine.candidate import Candidate
+from spaceform.heads import HEADS, Choice, Head, LogUniform, StochasticHead, Uniform
+from spaceform.heads.declaration import Range
 
 NARROW, WIDE = 100, 1000
 """Fewer features than the first are a table's, whose columns each mean something; past the second a
 projection has more parameters than the rows can teach it."""
-
-SEARCHED: dict[str, dict[str, Sequence[Any]]] = {
-    "standard": {},
-    "hyperbolic": {"curvature": (1e-5, 1e-3, 1e-2)},
-    "cosine": {"beta": (16.0, 8.0, 32.0)},
-    "arcface": {"margin": (0.1, 0.05, 0.2), "beta": (16.0, 8.0, 32.0)},
-    "vmf": {"init_ratio": (0.9, 0.95, 0.8), "beta": (16.0, 8.0, 32.0)},
-    "power_spherical": {"init_ratio": (0.9, 0.95, 0.8), "beta": (16.0, 8.0, 32.0)},
-}
-"""A head's options, each with the values that a search may take; the first is the default."""
-
-FIXED: dict[str, dict[str, Any]] = {"vmf": {"samples": 1}, "power_spherical": {"samples": 1}}
-"""Options for every candidate: one draw trains the stochastic heads as well as ten."""
 
 _Net = tuple[tuple[int, ...], int | None, float, float, float, int]
 
@@ -96,15 +86,18 @@ def space(
 ) -> list[Candidate]:
     """At least one candidate, at most `size`: every head gets as many.
 
-    `searched` has the head's own options and their values, the default first; None: what `SEARCHED` says.
+    `searched` has the head's own options and their values, the default first; None: what the head declares.
     """
     nets = _TABLE if features < NARROW else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
     nets = nets + [
         _varied(net, 1 + i // len(nets)) for i, net in enumerate(nets * (-(-size // len(nets)) - 1))
     ]
-    choices = SEARCHED.get(head, {}) if searched is None else searched
+    kind = HEADS[head]
+    choices = _declared(kind) if searched is None else searched
+    fixed = {"samples": 1} if issubclass(kind, StochasticHead) else {}  # one draw trains as well as ten
     batch = min(256, max(32, rows // 48))
-    epochs = min(60, max(15, round(1000 * batch / rows)))
+    steps = 1000 if features < WIDE else 700
+    epochs = min(60, max(15, round(steps * batch / rows)))
     return [
         Candidate(
             hidden=hidden,
@@ -115,10 +108,25 @@ def space(
             weight_decay=decay,
             batch_size=batch,
             epochs=epochs,
-            options=FIXED.get(head, {}) | _options(choices, i),
+            options=fixed | _options(choices, i),
         )
         for i, (hidden, dim, dropout, lr, decay, pieces) in enumerate(nets[:size])
     ]
+
+
+def _declared(head: type[Head]) -> dict[str, Sequence[Any]]:
+    """The options that a head declares for a search, each with the middle and the ends of its range."""
+    return {name: _values(found) for name, found in head.searched.items()}
+
+
+def _values(found: Range) -> tuple[Any, ...]:
+    match found:
+        case LogUniform(low, high):
+            return math.sqrt(low * high), low, high
+        case Uniform(low, high):
+            return (low + high) / 2, low, high
+        case Choice(values):
+            return values
 
 
 def _varied(net: _Net, round_: int) -> _Net:

@@ -21,12 +21,13 @@ class ArcFaceHead(DeterministicHead):
 
     The margin is 0 for the first `warmup_epochs` epochs: call `start_epoch` at the start of each. What it is
     now, the buffer `margin`, is part of the state dict. Past θ_y + m = π, where the cosine would rise and
-    reward a larger angle, the target goes on falling as −2 − cos(θ_y + m). The rest is as in `CosineHead`.
+    reward a larger angle, the target goes on falling as −2 − cos(θ_y + m); `literal=True` lets it rise, as
+    eq. 4 and the paper's code do. The rest is as in `CosineHead`.
     """
 
     name, title = "arcface", "ArcFace"
     geometry = Sphere()
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "margin": Uniform(0.0, 0.5)})
+    searched = MappingProxyType({"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.3, "beta": 16.0}),
@@ -44,6 +45,7 @@ class ArcFaceHead(DeterministicHead):
         *,
         margin: float = 0.5,
         warmup_epochs: int = 0,
+        literal: bool = False,
         beta: float = 16.0,
         learn_beta: bool = True,
         init: Init = "xavier",
@@ -56,6 +58,7 @@ class ArcFaceHead(DeterministicHead):
             raise ValueError(f"warmup_epochs must not be negative, got {warmup_epochs!r}")
         self.full_margin = margin
         self.warmup_epochs = warmup_epochs
+        self.literal = literal
         self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
         self.register_buffer("margin", torch.tensor(0.0))
@@ -66,12 +69,20 @@ class ArcFaceHead(DeterministicHead):
         self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
+        literal = ", literal=True" if self.literal else ""
+        own = f"margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}{literal}"
+        return f"{super().extra_repr()}, {own}"
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return cosine_cross_entropy(
-            z, self.weight.to(z.dtype), y, self.log_beta, self.margin, class_chunk=self.class_chunk
+            z,
+            self.weight.to(z.dtype),
+            y,
+            self.log_beta,
+            self.margin,
+            literal=self.literal,
+            class_chunk=self.class_chunk,
         )

@@ -1,6 +1,5 @@
 """What every head is: embeddings and labels in, an objective out; embeddings in, probabilities out."""
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Geometry
 from spaceform.heads._kernels.fixed_noise import FixedNoise
+from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
 from spaceform.special._autograd import refuse_gradient
 
@@ -400,10 +400,3 @@ def _mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor,
 def _values_readable(x: Tensor) -> bool:
     """Whether looking at a value costs no synchronisation and breaks no graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Leaves autocast, if it is on: reductions need float32."""
-    device = z.device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else contextlib.nullcontext()

@@ -24,7 +24,7 @@ class CosineHead(DeterministicHead):
 
     name, title = "cosine", "Cosine"
     geometry = Sphere()
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0)})
+    searched = MappingProxyType({"beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.1, weight_decay=5e-4, options={"beta": 12.0}),

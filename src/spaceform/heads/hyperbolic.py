@@ -252,7 +252,7 @@ class HyperbolicHead(DeterministicHead):
     """
 
     name, title = "hyperbolic", "Hyperbolic"
-    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1.0)})
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-2)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.01, weight_decay=5e-2, options={"curvature": 1e-3}),

@@ -1,148 +1,107 @@
-"""The advice of a study as the page shows it: a headline, and one card for each goal."""
+"""The advice of a study as the page shows it: the answer first, then one card for each goal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from spaceform.report.contents import Part
 from spaceform.report.looks import display, look
-from spaceform.report.words import capital, listed
-from spaceform.study.summary import Advice, Row
+from spaceform.report.words import capital
+from spaceform.study.verdict.decide import GoalVerdict, Reference, Relation, Standing
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.words import amount, probability, value
+
+_WIDTH = 180
 
 
 def headline(parts: Sequence[Part]) -> str:
-    """The clear winners in one sentence for each data set, or why there is none."""
-    said = [(f"On {part.group.title}, " if len(parts) > 1 else "") + _verdict(part.advice) for part in parts]
+    """The head to choose over all goals, one sentence for each data set."""
+    said = [(f"On {part.group.title}: " if len(parts) > 1 else "") + answer(part)[0] for part in parts]
     return " ".join(map(capital, said))
 
 
-def _verdict(advice: Sequence[Advice]) -> str:
-    if not advice:
-        return "no run has finished yet."
-    if not any(map(_tested, advice)):
-        seeds = {row.seeds for one in advice for row in one.rows}
-        why = "every head has one seed" if seeds == {1} else "not every head has two runs yet"
-        return f"{why}: the numbers below are a first look, not a verdict."
-    goals: dict[str, list[str]] = {}
-    for one in advice:
-        if _tested(one) and len(one.winners) == 1:
-            goals.setdefault(display(one.winners[0]), []).append(one.goal)
-    undecided = [one.goal for one in advice if len(one.winners) > 1]
-    if goals:
-        rest = [f"no clear winner for {listed(undecided)}"] if undecided else []
-        return "; ".join([*(f"{winner} for {listed(won)}" for winner, won in goals.items()), *rest]) + "."
-    return f"no head wins clearly at any goal; {_behind(advice) or 'so few seeds cannot tell them apart'}."
+def answer(part: Part) -> list[str]:
+    """The recommendation over all goals, the first sentence being the choice."""
+    if part.advice is None:
+        return ["no run has finished yet."]
+    return part.advice.overall(display) or [
+        "no goal has a figure of every head: there is no choice over all."
+    ]
 
 
-def _behind(advice: Sequence[Advice]) -> str:
-    """Which heads are significantly worse, and for which goals."""
-    goals: dict[tuple[str, ...], list[str]] = {}
-    for one in advice:
-        if behind := tuple(display(row.label) for row in one.rows if not row.tied):
-            goals.setdefault(behind, []).append(one.goal)
-    return "; ".join(
-        f"{listed(labels)} {'is' if len(labels) == 1 else 'are'} behind for {listed(lost)}"
-        for labels, lost in goals.items()
-    )
+def cards(part: Part) -> list[dict[str, Any]]:
+    """One for each goal that counts."""
+    if part.advice is None:
+        return []
+    said = part.advice.by_goal(display)
+    counted = [one for one in part.advice.verdict.goals if one.goal.column in said]
+    return [_card(part, one, said[one.goal.column], place) for place, one in enumerate(counted)]
 
 
-def card(part: Part, place: int) -> dict[str, Any]:
-    """One goal: who wins, in a sentence, with the numbers of every head."""
-    one = part.advice[place]
+def _card(part: Part, one: GoalVerdict, said: Sequence[str], place: int) -> dict[str, Any]:
+    assert part.advice is not None
     heads = {record.label: record.head for record in part.group.records}
-    values = {row.label: _values(part, one, row.label) for row in one.rows}
-    all_level = 1 < len(one.winners) == len(one.rows)
+    leading = part.advice.leading(one.goal.column)
+    best = max((s.mean * one.goal.sign for s in one.standings), default=0.0)
+    ranked = sorted(one.standings, key=lambda s: -one.goal.sign * s.mean)
     return {
         "key": f"{part.group.key}-advice-{place}",
-        "goal": capital(one.goal),
-        "winners": [] if all_level else [(heads[label], display(label)) for label in one.winners],
-        "sentence": _sentence(one),
-        "more_seeds": len(one.rows) > 1 and {row.seeds for row in one.rows} == {1},
-        "measure": one.measure.title,
-        "test": "Bold: the best, and the next ones down to the first that is significantly worse. p: Welch's "
-        "t-test against the best, with Holm's correction over the column."
-        if _tested(one)
-        else "A test needs two seeds of every head.",
-        "rows": [_row(one, row, heads[row.label], values) for row in _ranked(one)],
+        "goal": capital(one.goal.purpose),
+        "winners": [(heads[s.label], display(s.label)) for s in ranked if s.label in leading],
+        "sentence": said[0],
+        "more": list(said[1:]),
+        "measure": f"{one.goal.title}, 95 % interval",
+        "rows": [_row(one, s, heads[s.label], best) for s in ranked],
+        "references": [_reference(one, r) for r in one.references],
+        "region": f"Shaded: no more than {amount(one.goal, one.goal.region)} from the best, which makes no "
+        "difference in practice.",
     }
 
 
-def _values(part: Part, one: Advice, label: str) -> list[float]:
-    found = (record.number(one.measure.column) for record in part.group.of(label))
-    return [value for value in found if value is not None]
-
-
-def _row(one: Advice, row: Row, head: str, values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def _row(one: GoalVerdict, s: Standing, head: str, best: float) -> dict[str, Any]:
     return {
         "head": head,
-        "label": display(row.label),
-        "text": one.measure.text(row.mean, row.sem),
-        "seeds": row.seeds,
-        "tied": row.tied,
-        "p": "—" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "< 0.001",
-        "strip": _strip(values[row.label], [x for seeds in values.values() for x in seeds], head),
+        "label": display(s.label),
+        "text": value(one.goal, s.mean),
+        "span": _span(one.goal, s.low, s.high),
+        "seeds": s.seeds,
+        "best": probability(s.best),
+        "regret": amount(one.goal, s.regret),
+        "leads": s.relation in (Relation.CHOSEN, Relation.EQUIVALENT),
+        "picture": _picture(one, s.low, s.mean, s.high, look(head).hue, best),
     }
 
 
-def _tested(one: Advice) -> bool:
-    return any(row.p is not None for row in one.rows)
+def _reference(one: GoalVerdict, r: Reference) -> dict[str, Any]:
+    best = max(s.mean * one.goal.sign for s in one.standings)
+    return {
+        "label": r.label,
+        "text": value(one.goal, r.mean),
+        "span": _span(one.goal, r.low, r.high),
+        "picture": _picture(one, r.low, r.mean, r.high, "var(--muted)", best),
+    }
 
 
-def _ranked(one: Advice) -> list[Row]:
-    """From the best to the worst."""
-    return sorted(one.rows, key=lambda row: row.mean, reverse=one.measure.higher)
+def _span(goal: Goal, low: float, high: float) -> str:
+    digits = goal.unit.digits
+    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−")
 
 
-def _sentence(one: Advice) -> str:
-    ranked = _ranked(one)
-    top = [row for row in ranked if row.tied]
-    behind = [row for row in ranked if not row.tied]
-    if len(ranked) == 1:
-        return f"Only {_named(one, ranked[0])} has this number; there is nothing to compare it with."
-    if not _tested(one):
-        first = f"{listed(_titles(top))} {'is' if len(top) == 1 else 'are'} first ({_value(one, top[0])})"
-        single = [row for row in ranked if row.seeds == 1]
-        if len(single) == len(ranked):
-            return f"{first}, but one seed cannot tell skill from luck."
-        return f"{first}, but {listed(_titles(single))} has one run with this number: too few for a test."
-    if len(top) == 1:
-        return f"{_named(one, top[0])}; next is {_named(one, behind[0])}."
-    span = f"{_value(one, top[0])} to {_value(one, top[-1])}"
-    if not behind:
-        seeds = min(row.seeds for row in ranked)
-        return f"{seeds} seeds cannot tell the {len(ranked)} heads apart ({span})."
-    verb = "is" if len(behind) == 1 else "are"
-    return f"No clear winner among {listed(_titles(top))} ({span}); {listed(_titles(behind))} {verb} behind."
+def _picture(one: GoalVerdict, low: float, mean: float, high: float, hue: str, best: float) -> Markup:
+    """An interval with its mean on the common scale of the goal; what is as good as the best is shaded."""
+    lows = [s.low for s in one.standings] + [r.low for r in one.references]
+    highs = [s.high for s in one.standings] + [r.high for r in one.references]
+    least, most = min(lows), max(highs)
 
+    def at(x: float) -> float:
+        return 4 + (_WIDTH - 8) * (min(max((x - least) / (most - least), 0), 1) if most > least else 0.5)
 
-def _titles(rows: Sequence[Row]) -> list[str]:
-    return [display(row.label) for row in rows]
-
-
-def _named(one: Advice, row: Row) -> str:
-    return f"{display(row.label)} ({_value(one, row)})"
-
-
-def _value(one: Advice, row: Row) -> str:
-    """`97.31 ± 0.12 %`, which no line break parts."""
-    text = one.measure.text(row.mean, row.sem) + (" %" if one.measure.percent else "")
-    return text.replace(" ", "\u00a0")
-
-
-def _strip(values: Sequence[float], everything: Sequence[float], head: str) -> Markup:
-    """All seeds of a row as dots on the common scale of the column, with a tick at the mean."""
-    low, high = min(everything), max(everything)
-
-    def at(value: float) -> float:
-        return 6 + 148 * ((value - low) / (high - low) if high > low else 0.5)
-
-    hue, mean = look(head).hue, sum(values) / len(values)
-    dots = "".join(
-        f'<circle cx="{at(value):.1f}" cy="9" r="4" fill="{hue}" fill-opacity="0.55"/>' for value in values
-    )
+    top = one.goal.sign * best
+    left, right = sorted((at(top - one.goal.region), at(top + one.goal.region)))
     return Markup(
-        f'<svg width="160" height="18" viewBox="0 0 160 18" aria-hidden="true">'
-        f'<path d="M4 9H156" stroke="var(--line)"/>{dots}'
-        f'<path d="M{at(mean):.1f} 2V16" stroke="{hue}" stroke-width="2"/></svg>'
+        f'<svg width="{_WIDTH}" height="18" viewBox="0 0 {_WIDTH} 18" aria-hidden="true">'
+        f'<rect x="{left:.1f}" y="0" width="{right - left:.1f}" height="18" fill="var(--wash)"/>'
+        f'<path d="M{at(low):.1f} 9H{at(high):.1f}" stroke="{hue}" stroke-width="3" stroke-opacity="0.55"/>'
+        f'<circle cx="{at(mean):.1f}" cy="9" r="4" fill="{hue}"/></svg>'
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
+from spaceform.heads import HEADS
 from spaceform.report import panels, probabilities, tables
 from spaceform.report.embeddings import embeddings_figure, layouts
 from spaceform.report.extremes import Extremes, extremes, extremes_figure
@@ -12,7 +13,8 @@ from spaceform.report.layout import Layout
 from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group
 from spaceform.report.tables import Table
-from spaceform.study.summary import Advice, advice
+from spaceform.study.judge import Advice, Run, judge_runs
+from spaceform.study.references import read_references
 
 
 @final
@@ -21,7 +23,8 @@ class Part:
     """One data set."""
 
     group: Group
-    advice: list[Advice]
+    advice: Advice | None
+    """None where no run has finished."""
     summary: Table
     paper: Table | None
     runs: Table
@@ -101,7 +104,7 @@ def _part(group: Group) -> Part:
     laid_out = layouts(group)
     return Part(
         group,
-        advice(tables.frame(group)) if any(map(group.of, group.labels)) else [],
+        _advice(group),
         tables.summary(group),
         tables.comparison(group),
         tables.runs(group),
@@ -119,6 +122,14 @@ def _part(group: Group) -> Part:
         nearest,
         neighbours_figure(group, nearest, reason or "There are too few test items."),
     )
+
+
+def _advice(group: Group) -> Advice | None:
+    """Of all runs of the group, beside the references that their studies kept."""
+    finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
+    runs = [Run(r.label, r.head, r.recipe.seed, r.folder, r.metrics, r.status.seconds) for r in finished]
+    studies = dict.fromkeys(record.folder.parent.parent for record in finished)
+    return judge_runs(runs, [kept for study in studies for kept in read_references(study)])
 
 
 def _starts(collection: Collection) -> Figure | None:

@@ -12,7 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
-from spaceform.report.advice import card, headline
+from spaceform.report.advice import answer, cards, headline
 from spaceform.report.contents import Contents, Part
 from spaceform.report.extremes import Extremes, Grid
 from spaceform.report.figures import Figure, inline, legend
@@ -126,7 +126,8 @@ def _part(part: Part) -> dict[str, Any]:
         "title": group.title,
         "task": group.task,
         "notes": group.notes,
-        "advice": [card(part, place) for place in range(len(part.advice))],
+        "answer": answer(part)[1:],
+        "advice": cards(part),
         "summary": part.summary,
         "footnote": " ".join(footnote(table)),
         "terms": terms(table),

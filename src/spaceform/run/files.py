@@ -52,7 +52,7 @@ def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
     except OSError as error:
         raise RecipeError(f"{path} cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise RecipeError(f"{path} is damaged or not ours: {error}") from None
+        raise RecipeError(f"{path} cannot be read ({error})") from None
 
 
 def parsed(text: str | bytes, schema: Any) -> Any:
@@ -145,7 +145,7 @@ def read_tensors(
         header = parsed(metadata[FORMAT], _Header)
         state = parsed(header["state"], schema)
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged or not ours: {error}") from None
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
     found = _digest(tensors, header["state"])
     if found != header["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its content")

@@ -92,4 +92,4 @@ def read_preprocessing(value: dict[str, Any] | None) -> data.loader.Preprocessin
     try:
         return TypeAdapter(kinds[value.get("kind")]).validate_python(fields)
     except (KeyError, ValidationError):
-        raise RecipeError(f"the preprocessing of the run is damaged or not ours, got {value}") from None
+        raise RecipeError(f"the preprocessing of the run cannot be read, got {value}") from None

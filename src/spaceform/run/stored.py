@@ -74,7 +74,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     try:
         return [files.parsed(line, dict[str, Any]) for line in lines]
     except ValueError as error:
-        raise RecipeError(f"{path} is damaged or not ours: {error}") from None
+        raise RecipeError(f"{path} cannot be read ({error})") from None
 
 
 def read_model(

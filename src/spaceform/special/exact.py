@@ -67,7 +67,9 @@ def weight(squared: Tensor, order: float) -> Tensor:
     """A(κ)/κ as a function of κ², differentiable, finite at 0."""
     tb = table(order, squared.dtype)
     s = (squared + tb.a**2).sqrt()
-    return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
+    if torch.is_grad_enabled():
+        return polynomial(tb.r, 2 * tb.a / s - 1) / (s + tb.a)
+    return horner(tb.r, s.reciprocal().mul_(2 * tb.a).sub_(1)).div_(s.add_(tb.a))
 
 
 def divergence(x: Tensor, order: float) -> Tensor:
@@ -108,14 +110,9 @@ def difference_and_weight(squared: Tensor, delta: Tensor, order: float) -> tuple
 
 def _difference(delta: Tensor, s1: Tensor, s2: Tensor, order: float) -> tuple[Tensor, Tensor]:
     tb = table(order, delta.dtype)
-    a, g = tb.a, _vanishing_at_zero(tb.h)
+    a = tb.a
     t1, t2 = (2 * a / s1).sub_(1), (2 * a / s2).sub_(1)
     step = delta / (s1 + s2)  # s₂ − s₁
     # −1 would be reached only where the logarithm is far below the rounding of the step itself.
     log = (step / (s1 + a)).clamp_min_(torch.finfo(delta.dtype).eps - 1).log1p_()
-    return step.sub_(log, alpha=order + 0.5).add_(horner(g, t2).sub_(horner(g, t1))), t2
-
-
-def _vanishing_at_zero(h: tuple[float, ...]) -> tuple[float, ...]:
-    """Coefficients of G(p) = H(p) d/s = H(p) (1 − p), and 1 − p = (1 − t)/2."""
-    return tuple((low - high) / 2 for low, high in zip((*h, 0.0), (0.0, *h), strict=True))
+    return step.sub_(log, alpha=order + 0.5).add_(horner(tb.g, t2).sub_(horner(tb.g, t1))), t2

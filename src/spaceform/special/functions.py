@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.special import bounds, exact
+from spaceform.special._autograd import known_signature
 
 Method = Literal["exact", "bounds"]
 
@@ -57,7 +58,7 @@ def mean_resultant_length(
     """
     order = _order(dim, method)
     _check_values("concentration", concentration)
-    return _in_working_precision(lambda x: _MeanResultantLength.apply(x, order, method), concentration)
+    return _in_working_precision(lambda x: MeanResultantLength.apply(x, order, method), concentration)
 
 
 def concentration_from_mean_resultant_length(
@@ -169,10 +170,13 @@ class _LogNormalizer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        return (grad * _MeanResultantLength.apply(x, ctx.order, ctx.method)).neg_(), None, None
+        return (grad * MeanResultantLength.apply(x, ctx.order, ctx.method)).neg_(), None, None
 
 
-class _MeanResultantLength(torch.autograd.Function):
+@known_signature
+class MeanResultantLength(torch.autograd.Function):
+    """A_n(κ), unchecked."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -225,7 +229,7 @@ class _LogIv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        slope = _MeanResultantLength.apply(x, ctx.order, "exact")
+        slope = MeanResultantLength.apply(x, ctx.order, "exact")
         return grad * (slope + ctx.order / x if ctx.order > 0 else slope), None
 
 
@@ -272,8 +276,8 @@ class _Difference(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, other = ctx.saved_tensors
-        d_x = -grad * _MeanResultantLength.apply(x, ctx.order, ctx.method)
-        return d_x, grad * _MeanResultantLength.apply(other, ctx.order, ctx.method), None, None
+        d_x = -grad * MeanResultantLength.apply(x, ctx.order, ctx.method)
+        return d_x, grad * MeanResultantLength.apply(other, ctx.order, ctx.method), None, None
 
 
 class _DifferenceBySquares(torch.autograd.Function):
@@ -292,5 +296,5 @@ class _DifferenceBySquares(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, delta = ctx.saved_tensors
         weight = METHODS[ctx.method].weight((x * x + delta).clamp_min(0), ctx.order)
-        d_x = weight * x - _MeanResultantLength.apply(x, ctx.order, ctx.method)
+        d_x = weight * x - MeanResultantLength.apply(x, ctx.order, ctx.method)
         return grad * d_x, grad * weight / 2, None, None

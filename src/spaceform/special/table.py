@@ -3,12 +3,12 @@
 With s = √(a² + κ²), d = s − a and p = a/s, everything that is asked of I_v is elementary but for a smooth
 function of p on [0, 1], where κ = 0 is p = 1 and κ = ∞ is p = 0:
 
-    log F_v = log(Γ(v+1) (2/κ)^v I_v(κ)) = d (1 + H(p)/s) − (v + ½) log(1 + d/2a)
+    log F_v = log(Γ(v+1) (2/κ)^v I_v(κ)) = d (1 + H(p)/s) − (v + ½) log(1 + d/2a), and G = H d/s
     A = I_{v+1}/I_v = R(p) κ/(a + s)
     A' = Q(p) p/(a + s)
     1 − A = (1 + a/(s + κ) + T(p) κ/s) a/(a + s)
 
-H, R, Q and T are interpolated at Chebyshev points and cut where the working precision ends. Their values come
+H, G, R, Q and T are interpolated at Chebyshev points and cut where the working precision ends. Values come
 from the uniform (Debye) expansion at an order of at least 40 and the recurrence downwards, with 50 digits.
 """
 
@@ -40,6 +40,7 @@ class Table(NamedTuple):
     log_i0: float
     """log I_v(κ) − (log F_v(κ) + v log(κ/(a + s)) + v log1p(d/2a)), free of κ."""
     h: Polynomial
+    g: Polynomial
     r: Polynomial
     q: Polynomial
     t: Polynomial
@@ -47,7 +48,7 @@ class Table(NamedTuple):
 
 def table(order: float, dtype: torch.dtype) -> Table:
     """The table for an order, cut to the precision of a dtype; found once and kept."""
-    return _cut(order, 4e-16 if dtype == torch.float64 else 1e-8)
+    return _cut(order, 4e-16 if dtype == torch.float64 else 3e-8)
 
 
 # What torch.compiler.assume_constant_result sets; calling that imports the whole compiler: seconds.
@@ -56,12 +57,15 @@ table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _cut(order: float, tolerance: float) -> Table:
-    a, log_c0, log_i0, columns = _expand(order)
-    return Table(order, a, log_c0, log_i0, *(_economise(column, tolerance) for column in columns))
+    a, log_c0, log_i0, (h, g, *others) = _expand(order)
+    polynomials = [_economise(column, tolerance * np.abs(column).max()) for column in (h, *others)]
+    # G is a term of a logarithm: what is small against 1 is small enough.
+    polynomials.insert(1, _economise(g, tolerance * max(1.0, np.abs(g).max())))
+    return Table(order, a, log_c0, log_i0, *polynomials)
 
 
-def _economise(chebyshev: np.ndarray, tolerance: float) -> Polynomial:
-    kept = np.flatnonzero(np.abs(chebyshev) > tolerance * np.abs(chebyshev).max())[-1] + 1
+def _economise(chebyshev: np.ndarray, negligible: float) -> Polynomial:
+    kept = max(np.flatnonzero(np.abs(chebyshev) > negligible), default=0) + 1
     return tuple(float(c) for c in np.polynomial.chebyshev.cheb2poly(chebyshev[:kept]))
 
 
@@ -102,7 +106,7 @@ def _cosines(size: int) -> list[Decimal]:
 
 
 def _smooth_parts(v: Decimal, a: Decimal, log_gamma: Decimal, p: Decimal) -> tuple[Decimal, ...]:
-    """H, R, Q and T at one p."""
+    """H, G, R, Q and T at one p."""
     s = a / p
     x = (s * s - a * a).sqrt()
     d = s - a
@@ -111,7 +115,7 @@ def _smooth_parts(v: Decimal, a: Decimal, log_gamma: Decimal, p: Decimal) -> tup
     slope = 1 - A * A - (2 * v + 1) * A / x
     r = A * (a + s) / x
     h = s * ((log_f + (v + Decimal("0.5")) * (1 + d / (2 * a)).ln()) / d - 1)
-    return h, r, slope * (a + s) / p, (1 - r) / p
+    return h, h * (1 - p), r, slope * (a + s) / p, (1 - r) / p
 
 
 def _log_iv_and_ratio(v: Decimal, x: Decimal) -> tuple[Decimal, Decimal]:

@@ -1,6 +1,7 @@
 """The verdict of a study, from what its runs left in their folders."""
 
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -9,8 +10,8 @@ import numpy as np
 
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.run.finished import read_json
-from spaceform.study.folder import Job, StudyFolder, flat_metrics
-from spaceform.study.references import read_references
+from spaceform.study.folder import StudyFolder, flat_metrics
+from spaceform.study.references import KeptReference, read_references
 from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, Outputs, evidence_from
 from spaceform.study.verdict.goals import GOALS
@@ -61,45 +62,78 @@ class Advice:
         }
 
 
+@final
+@dataclass(frozen=True)
+class Run:
+    """What is read of a finished run."""
+
+    label: str
+    head: str
+    seed: int
+    folder: Path
+    metrics: Mapping[str, Any]
+    seconds: float
+
+
 def judge(
     study: StudyFolder,
     *,
     regions: Mapping[str, float] | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Advice | None:
-    """What the finished runs say; None where there is none.
+    """What the finished runs of a study say; None where there is none.
 
     `regions` are differences that do not matter, and `weights` say how much a goal counts; both by column.
     """
-    found = evidence(study)
+    return judge_runs(finished(study), read_references(study.folder), regions=regions, weights=weights)
+
+
+def judge_runs(
+    runs: Sequence[Run],
+    references: Sequence[KeptReference] = (),
+    *,
+    regions: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Advice | None:
+    """The same of any runs on one split."""
+    found = evidence(runs, references)
     if found is None:
         return None
-    verdict, costs = decide(found, regions=regions), costs_of(study)
+    verdict, costs = decide(found, regions=regions), _costs(runs)
     return Advice(found, verdict, recommend(found, verdict.goals, weights, costs), costs)
 
 
-def evidence(study: StudyFolder) -> Evidence | None:
-    """The evidence of the finished runs and of the references; None where no run is finished."""
-    runs: dict[str, dict[int, Outputs]] = {}
-    task = ""
-    for job in _finished(study):
-        metrics = read_json(study.path(job) / "metrics.json")
-        task = task or metrics["task"]
-        outputs = _outputs(study.path(job), metrics)
-        runs.setdefault(job.label, {})[job.recipe.seed] = outputs
+def finished(study: StudyFolder) -> list[Run]:
+    """The runs of a study that have ended well."""
+    found = []
+    for job in study.jobs:
+        status = study.status(job)
+        if status.state == "finished":
+            metrics = read_json(study.path(job) / "metrics.json")
+            recipe = job.recipe
+            found.append(
+                Run(job.label, recipe.head.name, recipe.seed, study.path(job), metrics, status.seconds)
+            )
+    return found
+
+
+def evidence(runs: Sequence[Run], references: Sequence[KeptReference] = ()) -> Evidence | None:
+    """The evidence of runs and references; None where there is no run."""
+    by_label: dict[str, dict[int, Outputs]] = {}
+    for run in runs:
+        by_label.setdefault(run.label, {})[run.seed] = _outputs(run)
     if not runs:
         return None
-    references = {one.title: one.outputs for one in read_references(study.folder)}
-    return evidence_from(runs, references, GOALS[task])
+    beside = {one.title: one.outputs for one in references}
+    return evidence_from(by_label, beside, GOALS[runs[0].metrics["task"]])
 
 
-def costs_of(study: StudyFolder) -> dict[str, Cost]:
+def _costs(runs: Sequence[Run]) -> dict[str, Cost]:
     """The mean seconds of a fit of each label, and how much there is to a head of its kind."""
     seconds: dict[str, list[float]] = {}
-    heads = {}
-    for job in _finished(study):
-        seconds.setdefault(job.label, []).append(study.status(job).seconds)
-        heads[job.label] = job.recipe.head.name
+    for run in runs:
+        seconds.setdefault(run.label, []).append(run.seconds)
+    heads = {run.label: run.head for run in runs}
     return {
         label: Cost(float(np.mean(each)), complexity=_complexity(heads[label]))
         for label, each in seconds.items()
@@ -112,20 +146,15 @@ def _complexity(name: str) -> int:
     return (1 + len(head.searched)) * (2 if issubclass(head, StochasticHead) else 1)
 
 
-def _finished(study: StudyFolder) -> list[Job]:
-    return [job for job in study.jobs if study.status(job).state == "finished"]
-
-
-def _outputs(folder: Path, metrics: Mapping[str, Any]) -> Outputs:
+def _outputs(run: Run) -> Outputs:
     figures = {
         name: value
-        for name, value in flat_metrics(metrics).items()
+        for name, value in flat_metrics(run.metrics).items()
         if value is None or isinstance(value, int | float)
     }
-    path = folder / "outputs.npz"
-    if not path.exists():
-        return Outputs(figures=figures)
-    with np.load(path, allow_pickle=False) as arrays:
-        return Outputs.of(
-            {name: arrays[name] for name in arrays.files}, metrics.get("calibrator", ""), figures
-        )
+    try:
+        with np.load(run.folder / "outputs.npz", allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return Outputs(figures=figures)  # without them the figures alone count
+    return Outputs.of(found, str(run.metrics.get("calibrator", "")), figures)

@@ -104,7 +104,7 @@ def recipes(
     heads = named_heads(heads)
     dataset = data.load(name) if dataset is None else dataset
     task = conditions.task or dataset.task
-    by_engine = conditions.net is None and suits_engine(name, dataset, conditions)
+    by_engine = suits_engine(name, dataset, conditions)
     found = {
         head: _for_engine(name, dataset, head)
         if by_engine

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from spaceform.study.folder import StudyFolder
-from spaceform.study.judge import evidence
+from spaceform.study.judge import evidence, finished
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.race import FIRST_SEEDS, Decision, race
 from spaceform.study.verdict.words import racing
@@ -64,7 +64,7 @@ class Seeds:
         """What to run after these runs; None where the rule is a plain number, or a run failed."""
         if not self.racing or study.unfinished():
             return None
-        found = evidence(study)
+        found = evidence(finished(study))
         if found is None:
             return None
         decision = race(found, first=self.first)

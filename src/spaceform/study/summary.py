@@ -25,8 +25,6 @@ class Measure:
 
     column: str
     title: str
-    goal: str = ""
-    """What someone wants who looks at this column; empty where no advice follows from it."""
     higher: bool = True
     percent: bool = True
 
@@ -38,30 +36,28 @@ class Measure:
 
 
 CLASSIFICATION = (
-    Measure("accuracy", "accuracy %", "accuracy"),
-    Measure("calibration_error_l2", "calibration error % (l2)", "calibration out of the box", higher=False),
+    Measure("accuracy", "accuracy %"),
+    Measure("calibration_error_l2", "calibration error % (l2)", higher=False),
     Measure("calibration_error_l1", "calibration error % (l1)", higher=False),
     Measure(
         "calibrated.temperature.calibration_error_l2",
         "after temperature scaling % (l2)",
-        "calibration after temperature scaling",
         higher=False,
     ),
     Measure(
         "calibrated.chosen.calibration_error_l2",
         "with the chosen calibrator % (l2)",
-        "calibration with the chosen calibrator",
         higher=False,
     ),
     Measure("nll", "NLL", higher=False, percent=False),
-    Measure("retrieval.map_at_r", "mAP@R %", "retrieval"),
-    Measure("auroc_confidence", "AUROC of the norm", "telling right from wrong by the norm", percent=False),
+    Measure("retrieval.map_at_r", "mAP@R %"),
+    Measure("auroc_confidence", "AUROC of the norm", percent=False),
     Measure("auroc_probability", "AUROC of the top probability", percent=False),
 )
 RETRIEVAL = (
-    Measure("map_at_r", "mAP@R %", "retrieval"),
-    Measure("cosine.map_at_r", "mAP@R % by cosine", "retrieval by the cosine"),
-    Measure("recall_at_1", "Recall@1 %", "the nearest neighbour"),
+    Measure("map_at_r", "mAP@R %"),
+    Measure("cosine.map_at_r", "mAP@R % by cosine"),
+    Measure("recall_at_1", "Recall@1 %"),
 )
 
 
@@ -156,69 +152,6 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@final
-@dataclass(frozen=True)
-class Advice:
-    """One goal, one sentence, and the rows it follows from."""
-
-    goal: str
-    winners: tuple[str, ...]
-    """Labels at the top; one where there is a clear winner."""
-    sentence: str
-    measure: Measure
-    rows: tuple[Row, ...]
-
-
-def advice(table: pd.DataFrame) -> list[Advice]:
-    """What to choose for each goal; where the figures do not say, that."""
-    found = []
-    for measure in measures(table):
-        rows = tuple(summarize(table, measure))
-        if measure.goal and rows:
-            top = tuple(row.label for row in rows if row.tied)
-            found.append(
-                Advice(measure.goal, top, f"{_capital(measure.goal)}: {_said(measure, rows)}", measure, rows)
-            )
-    return found
-
-
-def _said(measure: Measure, rows: Sequence[Row]) -> str:
-    sign = -1.0 if measure.higher else 1.0
-    ranked = sorted(rows, key=lambda row: sign * row.mean)
-    top = [row for row in ranked if row.tied]
-    behind = [row for row in ranked if not row.tied]
-    first = ranked[0]
-    if len(rows) == 1:
-        value = _value(measure, first)
-        return f"only {first.label} has this figure ({value}); there is nothing to compare it with."
-    if all(row.p is None for row in rows):
-        names = _and([row.label for row in top])
-        level = "are level at the top" if len(top) > 1 else "came out first"
-        single = [row.label for row in rows if row.seeds == 1]
-        reason = (
-            "one seed cannot tell skill from luck; use --seeds 5 for a verdict"
-            if len(single) == len(rows)
-            else f"only one run of {_and(single)} has a figure, too few for a test; finish the others first"
-        )
-        return f"{names} {level} ({_value(measure, first)}), but {reason}."
-    if len(top) == 1:
-        return f"{_named(measure, first)}; next is {_named(measure, behind[0])}."
-    span = f"{_value(measure, top[0])} to {_value(measure, top[-1])}"
-    if not behind:
-        seeds = min(row.seeds for row in rows)
-        return f"no clear winner: {seeds} seeds cannot tell the {len(rows)} heads apart ({span})."
-    names, others = _and([row.label for row in top]), _and([row.label for row in behind])
-    return f"no clear winner among {names} ({span}); {others} {'is' if len(behind) == 1 else 'are'} behind."
-
-
-def _named(measure: Measure, row: Row) -> str:
-    return f"{row.label} ({_value(measure, row)})"
-
-
-def _value(measure: Measure, row: Row) -> str:
-    return measure.text(row.mean, row.sem) + (" %" if measure.percent else "")
-
-
 def footnote(table: pd.DataFrame) -> list[str]:
     """What a reader of the tables must know, a sentence each."""
     finished = table[table["state"] == "finished"] if "state" in table else table
@@ -244,11 +177,3 @@ def footnote(table: pd.DataFrame) -> list[str]:
     if missing:
         said.append(f"{missing} of {len(table)} runs are not finished or failed, and not in the table.")
     return said
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -7,7 +7,7 @@ polynomial in x whose coefficients are polynomials in T. It is found once from t
 fixed x, the pathwise derivative, is that of the polynomial.
 
 Measured for n = 16 .. 2048 and κ = 0 .. 30n: |F(θ(x)) − Φ(−x)| ≤ 3e-6; E[∂ cos θ/∂κ] within 2e-5 of its
-value. Below n = 16 the law's quantiles are taken themselves, and in dimension 3 the vMF's closed form.
+value. Below n = 16 the law's quantiles are taken themselves.
 """
 
 import math
@@ -50,6 +50,8 @@ class AngleTable(ExactBuffers):
         self, x: Float[Tensor, "batch pairs"], kappa: Float[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch draws"], Float[Tensor, "batch draws"]]:
         """(cos θ, sin θ) at the normal scores (x, −x) of cos θ, differentiable in κ: draws = 2 · pairs."""
+        if self.dim == 3 and self.law.angle is VON_MISES_FISHER.angle:
+            return _Polar.apply(kappa, *_in_three_dimensions(torch.cat([x, -x], 1), kappa.detach()))
         if self.dim < _TABLE_FROM:
             cos, sin = self._inverted(torch.cat([x, -x], 1).T, kappa)
             return cos.T, sin.T
@@ -102,10 +104,10 @@ def first_coordinate(x: Float[Tensor, "*draws"], dim: int) -> Float[Tensor, "*dr
     """The first coordinate of a uniform direction on S^(n−2) at normal scores x; x is consumed."""
     if dim == 2:
         return x.sign()
-    level = torch.special.ndtr(-x.double())
-    if dim == 3:
-        return (math.pi * level).cos().to(x.dtype)
     if dim <= _TABLE_FROM:
+        level = torch.special.ndtr(-x.double())
+        if dim == 3:
+            return (math.pi * level).cos().to(x.dtype)
         return VON_MISES_FISHER.angle(level.to(x.dtype), x.new_zeros(()), dim - 1)[0]
     side = _tabulate_side(dim)
     x = x.clamp_(-REACH, REACH)
@@ -114,6 +116,18 @@ def first_coordinate(x: Float[Tensor, "*draws"], dim: int) -> Float[Tensor, "*dr
     for a in side[-2:0:-1]:
         y = y.add_(a).mul_(square)
     return y.add_(side[0]).mul_(x)
+
+
+def _in_three_dimensions(x: Float[Tensor, "batch draws"], kappa: Float[Tensor, " batch"]) -> Polar:
+    """The vMF's closed form with its derivative by hand: a training step at n = 3 is 2 to 5 % shorter."""
+    k = kappa.double().clamp_min(1e-6)[:, None]
+    level = torch.special.ndtr(-x.double().clamp(-REACH, REACH))
+    whole = torch.expm1(-2 * k)
+    rest = -torch.log1p(level * whole) / k  # 1 − cos θ
+    cos, sin = 1 - rest, (rest * (2 - rest)).sqrt()
+    rate = (rest - 2 * level * (1 + whole) / (1 + level * whole)) / k
+    polar = cos, sin, rate, -cos * rate / sin.clamp_min(1e-12)
+    return tuple(a.to(x.dtype) for a in polar)  # type: ignore[return-value]
 
 
 class _Polar(torch.autograd.Function):

@@ -1,23 +1,19 @@
 """The terms log C(‖w̃_j‖) − log C(k) and A(k)/k of eq. 8: exact, by the paper's bounds, or from above.
 
-The exact ones are those of `special.exact`. In single precision on the CPU, outside the compiler, what
-belongs to the classes is computed once, the polynomials are cut to the lowest degree and evaluated in place.
-Measured for n = 2 .. 2048 against float64: values within 5e-7 × (1 + |value|), A(k)/k within 2e-6, relative.
+Measured in single precision for n = 2 .. 2048 against float64: values within 6e-7 × (1 + |value|), A(k)/k
+within 6e-7, relative.
 """
 
 from abc import ABC, abstractmethod
-from functools import cache
 from types import ModuleType
-from typing import NamedTuple, final
+from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.polynomial import Chebyshev, Polynomial
 from torch import Tensor
 
-from spaceform.special import exact
 from spaceform.special.functions import METHODS
+from spaceform.special.polynomial import horner, is_plain
 from spaceform.special.table import table
 
 
@@ -64,27 +60,15 @@ class SpecialNormalizer(Normalizer):
     def module(self) -> ModuleType:
         return METHODS[self.method]
 
-    def _in_place(self, x: Tensor) -> bool:
-        plain = type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
-        return self.module is exact and plain and not torch.compiler.is_compiling()
-
     def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
-        return _InPlace(square, order) if self._in_place(square) else _Special(self.module, square, order)
+        in_place = self.method == "exact" and is_plain(square)
+        return _InPlace(square, order) if in_place else _Special(self.module, square, order)
 
     def target_ratio(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:  # noqa: ARG002
-        if self._in_place(norm):
-            fit = _fit(order)
-            s = (norm * norm).add_(fit.a**2).sqrt_()
-            return _horner(fit.r, fit.argument(s)).div_(s.add_(fit.a))
         ratio: Tensor = self.module.weight(norm.square(), order)
         return ratio
 
     def target_slope(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:  # noqa: ARG002
-        if self._in_place(norm):
-            fit = _fit(order)
-            s = (norm * norm).add_(fit.a**2).sqrt_()
-            p = fit.argument(s)
-            return _horner(fit.q, p).mul_(p.add_(fit.center)).div_(s.add_(fit.a))
         slope: Tensor = self.module.slope(norm, order)
         return slope
 
@@ -150,89 +134,37 @@ class _Upper(Evidence):
 
 @final
 class _InPlace(Evidence):
-    """With x = (s₂ − s₁)/(s₁ + a): the value is g₂ − g₁ + x (s₁ + a) − (v + ½) log(1 + x)."""
+    """With x = (s₂ − s₁)/(s₁ + a): the value is g₂ − g₁ + x (s₁ + a) − (v + ½) log(1 + x).
+
+    The formulas and polynomials of `special.exact`, with what belongs to the classes computed once and the
+    rest in place: a training step is 5 to 12 % shorter (n = 3, 128, 512; 10 to 9,620 classes).
+    """
 
     def __init__(self, square: Tensor, order: float) -> None:
-        self.fit, self.power = _fit(order), order + 0.5
-        a = self.fit.a
+        self.table, self.power = table(order, square.dtype), order + 0.5
+        a = self.table.a
         self.first = square + a**2
         s1 = self.first.sqrt()
         self.scale = s1 + a
         self.product = s1 * self.scale
-        p = self.fit.argument(s1)
-        self.g1, self.ratio = _horner(self.fit.g, p), _horner(self.fit.r, p).div_(self.scale)
+        t = self._argument(s1)
+        self.g1, self.ratio = horner(self.table.g, t), horner(self.table.r, t).div_(self.scale)
 
     def __call__(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        value, s2, p = self._value(shift)
-        return value, _horner(self.fit.r, p).div_(s2.add_(self.fit.a)), self.ratio
+        value, s2, t = self._value(shift)
+        return value, horner(self.table.r, t).div_(s2.add_(self.table.a)), self.ratio
 
     def log(self, shift: Tensor) -> Tensor:
         return self._value(shift)[0]
 
+    def _argument(self, s: Tensor) -> Tensor:
+        """The polynomials' argument 2p − 1, p = a/s."""
+        return s.reciprocal().mul_(2 * self.table.a).sub_(1)
+
     def _value(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        s2 = (shift + self.first).clamp_min_(self.fit.a**2).sqrt_()
+        s2 = (shift + self.first).clamp_min_(self.table.a**2).sqrt_()
         x = shift.div_(torch.addcmul(self.product, s2, self.scale))  # no cancellation: s₂² − s₁² is given
-        p = self.fit.argument(s2)
-        value = _horner(self.fit.g, p).sub_(self.g1).addcmul_(x, self.scale)
+        t = self._argument(s2)
+        value = horner(self.table.g, t).sub_(self.g1).addcmul_(x, self.scale)
         log = x.clamp_min_(torch.finfo(x.dtype).eps - 1).log1p_()
-        return value.sub_(log, alpha=self.power), s2, p
-
-
-class _Powers(NamedTuple):
-    """Coefficients of a polynomial, highest power first: a number, then tensors of no dimension."""
-
-    top: float
-    others: tuple[Tensor, ...]
-
-
-def _horner(a: _Powers, p: Tensor) -> Tensor:
-    # Where two of three operands are single numbers, addcmul is not vectorised: the first step is another's.
-    y = torch.add(a.others[0], p, alpha=a.top)
-    for c in a.others[1:]:
-        torch.addcmul(c, y, p, out=y)
-    return y
-
-
-class _Fit(NamedTuple):
-    """log F = (s − a) − (v + ½) log((s + a)/2a) + g, A/κ = r/(s + a) and A′ = q p/(s + a), s = √(a² + κ²).
-
-    The polynomials are in p − center, p = a/s.
-    """
-
-    a: float
-    numerator: Tensor
-    center: float
-    g: _Powers
-    r: _Powers
-    q: _Powers
-
-    def argument(self, s: Tensor) -> Tensor:
-        """The polynomials' argument p − center, new."""
-        p = torch.div(self.numerator, s)
-        return p.sub_(self.center) if self.center else p
-
-
-@cache
-def _fit(order: float) -> _Fit:
-    tb = table(order, torch.float64)
-    # Powers of p are well conditioned while the degree is small; else they are taken about the middle.
-    center = 0.0 if order >= 7 else 0.5
-    p = (1 + np.cos(np.pi * (np.arange(64) + 0.5) / 64)) / 2
-    h, *others = (Polynomial(c)(2 * p - 1) for c in (tb.h, tb.r, tb.q))
-    # What is kept between calls must not belong to a mode that is on during this one.
-    with torch.inference_mode(False):
-        numerator = torch.tensor(tb.a, dtype=torch.float32, device="cpu")
-        g, r, q = (
-            _Powers(top, torch.tensor(rest, dtype=torch.float32, device="cpu").unbind())
-            for top, *rest in (_economised(p, f, center) for f in (h * (1 - p), *others))
-        )
-    return _Fit(tb.a, numerator, center, g, r, q)
-
-
-def _economised(p: np.ndarray, f: np.ndarray, center: float) -> tuple[float, ...]:
-    """Coefficients in p − center of a polynomial that is f at p to the precision of float32."""
-    series = Chebyshev.fit(p, f, 40, domain=[0, 1])
-    dropped = np.cumsum(np.abs(series.coef[::-1]))[::-1]
-    series = series.truncate(max(2, int((dropped > 1.2e-7).sum())))
-    powers = series.convert(kind=Polynomial, domain=[-1, 1], window=[-1, 1])
-    return tuple(float(c) for c in powers(Polynomial([center, 1.0])).coef[::-1])
+        return value.sub_(log, alpha=self.power), s2, t

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from spaceform.heads.base import no_autocast
+from spaceform.heads._kernels.precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
@@ -42,7 +42,7 @@ def cross_entropy(
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
         return F.cross_entropy(z @ weight.T, y, reduction="none")
-    return _streamed(z, weight, y, None, None, chunk)[0][:, 0]
+    return _streamed(z, weight, y, None, None, False, chunk)[0][:, 0]
 
 
 def cosine_cross_entropy(
@@ -52,15 +52,16 @@ def cosine_cross_entropy(
     log_beta: Float[Tensor, ""],
     margin: Float[Tensor, ""] | None = None,
     *,
+    literal: bool = False,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, cos(θ_y + m) for the target, eq. 4."""
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, `additive_margin` for the target, eq. 4."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk < len(weight):
-        return _streamed(z, weight, y, log_beta, margin, chunk)[0][:, 0]
+        return _streamed(z, weight, y, log_beta, margin, literal, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
-        return _composed(z, weight, y, log_beta, margin)
-    return _Whole.apply(z, weight, y, log_beta, margin)
+        return _composed(z, weight, y, log_beta, margin, literal)
+    return _Whole.apply(z, weight, y, log_beta, margin, literal)
 
 
 def cosine_logits(
@@ -71,17 +72,20 @@ def cosine_logits(
 
 
 def additive_margin(
-    cos: Float[Tensor, "*batch"], margin: Float[Tensor, ""]
+    cos: Float[Tensor, "*batch"], margin: Float[Tensor, ""], literal: bool = False
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """ψ(cos θ) = cos(θ + m) and dψ/dcos θ; past θ + m = π, where the cosine would rise, −2 − cos(θ + m).
 
-    So ψ falls monotonically in θ, with a continuous derivative. sin θ is kept above √(8 eps), which bounds
-    the derivative and moves ψ by at most 1e-3 sin m (float32), within 1e-3 of θ = 0 and π. ψ(c) = c at m = 0.
+    `literal` leaves the cosine as it is there. Else ψ falls monotonically in θ, with a continuous derivative.
+    sin θ is kept above √(8 eps), which bounds the derivative and moves ψ by at most 1e-3 sin m (float32),
+    within 1e-3 of θ = 0 and π. ψ(c) = c at m = 0.
     """
     c = cos.clamp(-1, 1)
     sin = ((1 - c) * (1 + c)).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
     cos_m, sin_m = margin.cos().to(c.dtype), margin.sin().to(c.dtype)
     value, slope = c * cos_m - sin * sin_m, cos_m + c / sin * sin_m
+    if literal:
+        return value, slope
     wrapped = c < -cos_m
     return torch.where(wrapped, -2 - value, value), torch.where(wrapped, -slope, slope)
 
@@ -105,6 +109,7 @@ def _composed(
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""] | None,
     margin: Float[Tensor, ""] | None,
+    literal: bool,
 ) -> Float[Tensor, " batch"]:
     """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
     if log_beta is None:
@@ -112,16 +117,23 @@ def _composed(
     logits = cosine_logits(z, weight, log_beta)
     if margin is not None:
         beta, target = log_beta.exp().to(z.dtype), y[:, None]
-        logits = logits.scatter(1, target, beta * additive_margin(logits.gather(1, target) / beta, margin)[0])
+        moved = beta * additive_margin(logits.gather(1, target) / beta, margin, literal)[0]
+        logits = logits.scatter(1, target, moved)
     return F.cross_entropy(logits, y, reduction="none")
 
 
 def _differentiable_backward(
-    g: Tensor, z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Tensor | None
+    g: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    y: Tensor,
+    log_beta: Tensor | None,
+    margin: Tensor | None,
+    literal: bool,
 ) -> list[Tensor | None]:
     """Gradients to z, weight and log_beta that can be differentiated again; the logits are materialised."""
     wanted = [x for x in (z, weight, log_beta) if x is not None and x.requires_grad]
-    loss = _composed(z, weight, y, log_beta, margin)
+    loss = _composed(z, weight, y, log_beta, margin, literal)
     found = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
     return [next(found) if x is not None and x.requires_grad else None for x in (z, weight, log_beta)]
 
@@ -131,14 +143,21 @@ class _Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor, margin: Tensor | None
+        ctx: Any,
+        z: Tensor,
+        weight: Tensor,
+        y: Tensor,
+        log_beta: Tensor,
+        margin: Tensor | None,
+        literal: bool,
     ) -> Tensor:
+        ctx.literal = literal
         beta = log_beta.exp().to(z.dtype)
         inverse_norm, s = _inverse_norm(z), _inverse_weight_norm(weight)
         u, sigma, target, slope, offset = z * inverse_norm, s * beta, y[:, None], None, None
         logits = torch.mm(u, weight.T).mul_(sigma)
         if margin is not None:
-            logit, slope, offset = _with_margin(logits.gather(1, target), beta, margin)
+            logit, slope, offset = _with_margin(logits.gather(1, target), beta, margin, literal)
             logits.scatter_(1, target, logit)
         log_p = logits.log_softmax(1)
         loss = log_p.gather(1, target).neg_()
@@ -151,8 +170,8 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
         if torch.is_grad_enabled():
-            dz, dw, dtau = _differentiable_backward(g, *inputs)
-            return dz, dw, None, dtau, None
+            dz, dw, dtau = _differentiable_backward(g, *inputs, ctx.literal)
+            return dz, dw, None, dtau, None, None
         (_, weight, y, *_), (u, inverse_norm, s, sigma, slope, offset, log_p, loss) = inputs, state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
@@ -161,7 +180,7 @@ class _Whole(torch.autograd.Function):
             dz, dtau = _direction_backward(du, u, inverse_norm)
             if offset is not None:
                 dtau += (g * d * offset).sum()
-        return dz, dw, None, dtau, None
+        return dz, dw, None, dtau, None, None
 
 
 # Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
@@ -169,7 +188,13 @@ class _Whole(torch.autograd.Function):
 
 @torch.library.custom_op("spaceform::streamed_cross_entropy", mutates_args=())
 def _streamed(
-    z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Tensor | None, chunk: int
+    z: Tensor,
+    weight: Tensor,
+    y: Tensor,
+    log_beta: Tensor | None,
+    margin: Tensor | None,
+    literal: bool,
+    chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Cross entropy of z·w_j, or of the cosine if there is a temperature, `chunk` classes at a time.
 
@@ -185,7 +210,7 @@ def _streamed(
         column, inside = _locate(y, start, logits.shape[1])
         here = logits.gather(1, column)
         if margin is not None and beta is not None:
-            logit, slope_here, offset_here = _with_margin(here, beta, margin)
+            logit, slope_here, offset_here = _with_margin(here, beta, margin, literal)
             slope, offset = torch.where(inside, slope_here, slope), torch.where(inside, offset_here, offset)
             here = torch.where(inside, logit, here)
             logits.scatter_(1, column, here)
@@ -261,12 +286,12 @@ def _direction_backward(du: Tensor, u: Tensor, inverse_norm: Tensor) -> tuple[Te
     return du.addcmul_(along, u, value=-1).mul_(inverse_norm), along.sum()
 
 
-def _with_margin(logit: Tensor, beta: Tensor, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _with_margin(logit: Tensor, beta: Tensor, margin: Tensor, literal: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
 
     The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.
     """
-    psi, slope = additive_margin(logit / beta, margin)
+    psi, slope = additive_margin(logit / beta, margin, literal)
     moved = psi.mul_(beta)
     return moved, slope, torch.addcmul(moved, slope, logit, value=-1)
 
@@ -289,18 +314,18 @@ def _logsumexp(logits: Tensor) -> Tensor:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.chunk = inputs
+    *tensors, ctx.literal, ctx.chunk = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
 def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     z, weight, y, log_beta, margin, *state = ctx.saved_tensors
     if torch.is_grad_enabled():
-        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
+        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin, ctx.literal)
     else:
         with no_autocast(g):
             dz, dw, dtau = _streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
-    return dz, dw, None, dtau if log_beta is not None else None, None, None
+    return dz, dw, None, dtau if log_beta is not None else None, None, None, None
 
 
 _streamed.register_autograd(_autograd, setup_context=_setup_context)
