@@ -87,3 +87,19 @@ def test_pictures_are_small() -> None:
     pictures = sorted((ROOT / "docs").rglob("*.png"))
     assert pictures
     assert not [picture.name for picture in pictures if picture.stat().st_size > 100_000]
+
+
+def test_the_map_of_the_design_is_the_real_one() -> None:
+    """Its rooms are the folders there are; every `room/file.py: name` that it names is there."""
+    page = (ROOT / "docs" / "design.md").read_text("utf-8")
+    package = ROOT / "src" / "spaceform"
+    listed = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+    rooms = {name.rstrip("/") for row in listed for name in re.findall(r"`([^`]+)`", row)}
+    there = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms - {"estimator.py", "projection.py"} == there
+    named = re.findall(r"`(\w+(?:/\w+)*\.py)(?:: ([\w.]+))?`", page)
+    assert len(named) > 15
+    for file, name in named:
+        text = (package / file).read_text("utf-8")
+        for part in name.split(".") if name else ():
+            assert re.search(rf"^ *(class|def) {part}\b", text, re.MULTILINE), f"{file}: {name}"
