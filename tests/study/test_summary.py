@@ -148,7 +148,7 @@ def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     ]
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    terminal.print_results(pd.DataFrame(rows))
+    terminal.print_results(pd.DataFrame(rows), None)
     said = capsys.readouterr().out
     figures = ["60.00 ± 5.77", "0.600 ± 0.058"]
     table_part = said[: said.index("Mean ±")]
