@@ -4,7 +4,7 @@
 
 For 200 test images, the mean and the largest error of a probability over all classes: of one call of
 `head.predict_proba` with a generator (10 independent draws of z, as in the paper), and without one, from 16,
-64 and 256 fixed draws. The limit is the mean of 1,000 calls; its own error is a thirtieth of the first column.
+64 and 256 fixed draws. The limit is the mean of 1,000 calls, whose own error is a thirtieth of the first.
 """
 
 import sys
