@@ -148,7 +148,7 @@ def _complexity(name: str) -> int:
 
 def _outputs(run: Run) -> Outputs:
     figures = {
-        name: value
+        name: None if value is None else float(value)
         for name, value in flat_metrics(run.metrics).items()
         if value is None or isinstance(value, int | float)
     }

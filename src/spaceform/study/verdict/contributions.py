@@ -91,7 +91,7 @@ def found(average_precision: Scores) -> Values:
     return 2 * own - own.mean()
 
 
-def _share_below(ordered: Scores, values: Scores) -> Values:
+def _share_below(ordered: Float[NDArray[np.floating], " others"], values: Scores) -> Values:
     """Share of `ordered` below each value, ties half."""
     low, high = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
     return (low + high) / (2.0 * len(ordered))
