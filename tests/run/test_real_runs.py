@@ -15,7 +15,7 @@ PHOTOS = {"net.pretrained": False, "net.name": "test_resnet", "net.dim": 16, "bu
 NETS = {
     "mnist": {},
     "fashion-mnist": {},
-    "cifar10": {"net.name": "small", "net.dim": 16, "net.stem": "imagenet"},
+    "cifar10": {"net.name": "small", "net.dim": 16},
     "cub200": {**PHOTOS, "budget.episodes": 1, "budget.instances": 2, "data.imbalance": 1.0},
 }
 
