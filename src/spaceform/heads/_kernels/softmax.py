@@ -170,7 +170,8 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
         if torch.is_grad_enabled():
-            dz, dw, dtau = _differentiable_backward(g, *inputs, literal=ctx.literal)
+            z, weight, y, log_beta, margin = inputs
+            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin, ctx.literal)
             return dz, dw, None, dtau, None, None
         (_, weight, y, *_), (u, inverse_norm, s, sigma, slope, offset, log_p, loss) = inputs, state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
