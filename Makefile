@@ -42,6 +42,7 @@ test: lint types tests
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(DEV)
 	$(BIN)/mypy --cache-dir .cache/mypy

@@ -11,7 +11,7 @@ import json
 import math
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 from unittest.mock import patch
 
 import numpy as np
@@ -23,8 +23,10 @@ from spaceform.heads import HEADS
 from spaceform.heads._kernels.marginal import Marginal
 from spaceform.run.environment import environment
 from spaceform.run.recipe import PAPER, QUICK, Recipe, replace
-from spaceform.study.folder import Job, Study, locked
-from spaceform.study.processes import in_processes, perform
+from spaceform.study.folder import Job, StudyFolder
+from spaceform.study.place import Event, Watcher, perform, unwatched
+from spaceform.study.processes import Processes
+from spaceform.verbs.compare import carry_out
 
 Changes = dict[str, Any]
 METRICS = (
@@ -114,28 +116,30 @@ def plan(question: str, data: str, seeds: int, epochs: int | None) -> list[Job]:
 
 
 def answer(question: str, options: argparse.Namespace) -> pd.DataFrame:
-    """Run what is not there yet; one row a run."""
-    folder = options.out / f"{options.data}-{question}"
-    with locked(folder):
-        study = Study.plan(folder, plan(question, options.data, options.seeds, options.epochs))
-        if question == "sampler":
-            _in_this_process(study)
-        else:
-            in_processes(study, options.workers)
-        return study.collect()
+    """Run what is not there yet; one row for each run."""
+    return carry_out(
+        options.out / f"{options.data}-{question}",
+        plan(question, options.data, options.seeds, options.epochs),
+        on=PublishedSampler() if question == "sampler" else Processes(options.processes),
+        say=print,
+    ).table
 
 
-def _in_this_process(study: Study) -> None:
-    """Where the head's own parts are exchanged, which another process would not see."""
-    torch.set_num_threads(1)
-    datasets: dict[Any, Any] = {}
-    published = {
-        "antithetic": published_antithetic,
-        "draw": lambda self, x, kappa: published_draw(x.shape, kappa, self.dim),
-    }
-    for job in study.unfinished():
-        with patch.multiple(Marginal, **published) if "published" in job.label else nullcontext():
-            perform(job, study.path(job), lambda _: None, datasets)
+@final
+class PublishedSampler:
+    """This process, in which some runs draw as the published code does: another process would not see it."""
+
+    def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
+        torch.set_num_threads(1)
+        datasets: dict[Any, Any] = {}
+        published = {
+            "antithetic": published_antithetic,
+            "draw": lambda self, x, kappa: published_draw(x.shape, kappa, self.dim),
+        }
+        for job in study.unfinished():
+            with patch.multiple(Marginal, **published) if "published" in job.label else nullcontext():
+                perform(job, study.path(job), lambda _: None, datasets, workers=workers or 0)
+            watch(Event(job, "finished"))
 
 
 def summary(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
@@ -159,7 +163,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits", help="digits, or a data set of the paper")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, help="at most so many")
-    parser.add_argument("--workers", type=int)
+    parser.add_argument("--processes", type=int)
     parser.add_argument("--out", type=Path, default=Path("spaceform-questions"))
     options = parser.parse_args()
     for question in QUESTIONS if "all" in options.questions else options.questions:

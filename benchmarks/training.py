@@ -25,9 +25,10 @@ from spaceform.heads import HEADS
 from spaceform.run.allocator import keep_freed_memory
 from spaceform.run.environment import environment
 from spaceform.run.model import build_model
+from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import PAPER, Recipe, replace
-from spaceform.run.train import parameter_groups, train
+from spaceform.run.train import train
 
 
 def images() -> Dataset:
@@ -44,7 +45,7 @@ def bare(recipe: Recipe, batch: tuple[Tensor, Tensor], shape: tuple[int, ...], e
     torch.manual_seed(0)
     x, y = batch
     model = build_model(recipe, int(y.max()) + 1, shape)
-    optimizer = torch.optim.SGD(parameter_groups(model, recipe.optim))
+    optimizer = torch.optim.SGD(parameter_groups(model.net, model.head, recipe.optim))
     began = time.process_time()
     for _ in range(episodes):
         optimizer.zero_grad()

@@ -1,26 +1,24 @@
 """Draw what the open questions found: python results/draw_questions.py
 
-One figure for each results/questions/*.json, into docs/images: a row for every variant, a panel for every
-metric, the mean over seeds with its standard error. And the same of plain and norm-aware temperature for
-the studies of images that are kept beside them.
+One picture for each kept study of digits, into docs/images: a row for every variant, a panel for every
+metric, the mean over seeds with its standard error. Then plain beside norm-aware temperature for MNIST and
+FashionMNIST.
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("agg")
 import matplotlib.pyplot as plt
+import pandas as pd
+from archive import RESULTS, load, names
 
-from spaceform.report.style import COLORS, INK, RC, display
-from spaceform.study.folder import Study
-from spaceform.study.verdict import standard_error
+from spaceform.report.looks import display, look
+from spaceform.report.style import RC
+from spaceform.study.summary import standard_error
 
-RESULTS = Path(__file__).parent
 IMAGES = RESULTS.parent / "docs" / "images"
-STUDIES = ("mnist", "fashion-mnist")
 L2, NLL = "calibration_error_l2", "nll"
 SCALED, AWARE = "calibrated.temperature.", "calibrated.norm_aware_temperature."
 PANELS = {
@@ -35,59 +33,48 @@ OF_TEMPERATURES = {
     SCALED + L2: "l2, plain, %",
     AWARE + L2: "l2, norm-aware, %",
 }
+PICTURES = {
+    "mnist-temperature": "mnist",
+    "fashion-mnist-temperature": "fashion-mnist",
+    **{name: name for name in names() if name.startswith("digits-")},
+}
 
 
-def draw(record: dict[str, Any], path: Path) -> None:
+def draw(results: pd.DataFrame, panels: dict[str, str], path: Path) -> None:
     """One question."""
-    panels = OF_TEMPERATURES if record["question"] == "temperature" else PANELS
-    found = record["figures"]
-    rows = range(len(found))
+    labels = list(dict.fromkeys(results["label"]))
+    rows = range(len(labels))
     figure, axes = plt.subplots(
-        1, 4, figsize=(9.2, 0.62 + 0.27 * len(found)), sharey=True, layout="constrained"
+        1, 4, figsize=(9.2, 0.62 + 0.27 * len(labels)), sharey=True, layout="constrained"
     )
     for ax, (metric, title) in zip(axes, panels.items(), strict=True):
         times = 100 if title.endswith("%") else 1
-        for row, (label, values) in zip(rows, found.items(), strict=True):
-            mean, error = (times * x for x in values[metric])
-            color = COLORS.get(label.split()[0], INK)
-            ax.errorbar(mean, row, xerr=error, fmt="o", color=color, markersize=4.5, linewidth=1.4)
+        for row, label in zip(rows, labels, strict=True):
+            values = times * results.loc[results["label"] == label, metric].to_numpy()
+            color = look(label.split()[0]).color
+            error = standard_error(values) or 0
+            ax.errorbar(values.mean(), row, xerr=error, fmt="o", color=color, markersize=4.5, linewidth=1.4)
         ax.set_title(title)
         ax.grid(False, axis="y")
         ax.locator_params(axis="x", nbins=4)
         ax.margins(x=0.12)
-    # Of panels with the same unit one looks from one to the other.
+    # Panels with the same unit have the same axis, so that they can be compared.
     for one, other in ((axes[2], axes[3]),) + (((axes[0], axes[1]),) if panels is OF_TEMPERATURES else ()):
         other.sharex(one)
         one.autoscale()
-    axes[0].set_yticks(rows, [display(label).replace("gamma", "γ") for label in found])
-    axes[0].set_ylim(len(found) - 0.5, -0.5)
+    axes[0].set_yticks(rows, [display(label).replace("gamma", "γ") for label in labels])
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
-def temperatures(study: Path) -> dict[str, Any]:
-    """A study of classification as the answer to the question of temperatures."""
-    found = Study.open(study).results().dropna(subset=["accuracy"])
-    figures = {
-        head: {column: (runs[column].mean(), standard_error(runs[column]) or 0) for column in OF_TEMPERATURES}
-        for head, runs in found.groupby("label", sort=False)
-    }
-    return {"question": "temperature", "figures": figures}
-
-
 def main() -> None:
     """All questions that have an answer."""
-    answers = {
-        source.stem: json.loads(source.read_text(encoding="utf-8"))
-        for source in sorted((RESULTS / "questions").glob("*.json"))
-    }
-    answers |= {
-        f"{name}-temperature": temperatures(RESULTS / name) for name in STUDIES if (RESULTS / name).exists()
-    }
     with plt.rc_context(RC):
-        for name, answer in answers.items():
-            path = IMAGES / f"question-{name}.png"
-            draw(answer, path)
+        for picture, study in PICTURES.items():
+            panels = OF_TEMPERATURES if picture.endswith("temperature") else PANELS
+            path = IMAGES / f"question-{picture}.png"
+            draw(load(study).results(), panels, path)
             print(path.relative_to(RESULTS.parent))
 
 

@@ -1,29 +1,29 @@
-"""Write the tables of README.md and docs/findings.md from the kept results: python results/tables.py
+"""Write the tables of README.md and docs/ from the kept results: python results/tables.py
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, NAME being one of TABLES. A cell is the mean
-± standard error over the finished seeds of a study of classification.
+± standard error over the finished seeds of a study. `trace.py` shows the runs behind a cell.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
+from archive import RESULTS, load
 
 from spaceform.heads import HEADS
-from spaceform.study.folder import Study
 from spaceform.study.published import PUBLISHED
-from spaceform.study.verdict import standard_error
+from spaceform.study.summary import Measure, standard_error, summarize
 
-RESULTS = Path(__file__).parent
-PAGES = (RESULTS.parent / "README.md", RESULTS.parent / "docs" / "findings.md")
+DOCS = RESULTS.parent / "docs"
+PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-GEOMETRY = {"standard": "Euclidean", "hyperbolic": "Poincaré ball"}
-L2 = "calibration_error_l2"
+L2, NLL, AUROC = "calibration_error_l2", "nll", "auroc_confidence"
 PLAIN, AWARE = "calibrated.temperature", "calibrated.norm_aware_temperature"
 CHOSEN = f"calibrated.chosen.{L2}"
+RAW = "cub200-raw-features"
 
 
 class Column(NamedTuple):
@@ -34,70 +34,218 @@ class Column(NamedTuple):
     title: str
     digits: int
     paper: bool = False
-    """Whether the paper's figure stands to the left."""
+    """Whether the paper's number stands to the left."""
+    bold: bool = False
+    """Whether the best, and what a test cannot tell from it, is bold."""
+    prefix: str = ""
+    """Before the label of the row, where one row shows several labels."""
 
 
-def _main(study: str, paper: bool) -> tuple[Column, ...]:
-    return (
-        Column(study, "seed", "seeds", 0),
-        Column(study, "accuracy", "accuracy, %", 2, paper),
-        Column(study, L2, "l2 calibration error, %", 1, paper),
-        Column(study, "calibration_error_l1", "l1, %", 2),
-        Column(study, f"{PLAIN}.{L2}", "l2 after temperature scaling, %", 1, paper),
-        Column(study, CHOSEN, "with the chosen calibrator, %", 1),
-        Column(study, "auroc_confidence", "AUROC of the norm", 3, paper),
-        Column(study, "epochs", "epochs", 0),
+class Row(NamedTuple):
+    """The runs of one label."""
+
+    cells: tuple[str, ...]
+    """What stands in front of the numbers."""
+    label: str
+    study: str = ""
+    """Where the runs are not in the study of the column."""
+
+
+class Table(NamedTuple):
+    """Rows of labels, columns of metrics."""
+
+    leading: tuple[str, ...]
+    """Titles of the cells in front."""
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+
+
+def labels(study: str) -> list[str]:
+    """The rows of a study, in the order of its plan."""
+    return list(dict.fromkeys(run.label for run in load(study).runs))
+
+
+def _heads(columns: tuple[Column, ...]) -> Table:
+    heads = labels(columns[0].study)
+    return Table(("head",), tuple(Row((f"`{head}`",), head) for head in heads), columns)
+
+
+def _heads_with_geometry(columns: tuple[Column, ...]) -> Table:
+    heads = labels(columns[0].study)
+    rows = tuple(Row((f"`{head}`", HEADS[head](2, 2).geometry.title), head) for head in heads)
+    return Table(("head", "geometry"), rows, columns)
+
+
+def _main(study: str, paper: bool) -> Table:
+    return _heads(
+        (
+            Column(study, "seed", "seeds", 0),
+            Column(study, "accuracy", "accuracy, %", 2, paper),
+            Column(study, L2, "l2 calibration error, %", 1, paper),
+            Column(study, "calibration_error_l1", "l1, %", 2),
+            Column(study, f"{PLAIN}.{L2}", "l2 after temperature scaling, %", 1, paper),
+            Column(study, CHOSEN, "with the chosen calibrator, %", 1),
+            Column(study, AUROC, "AUROC of the norm", 3, paper),
+            Column(study, "epochs", "epochs", 0),
+        )
     )
 
 
-def _temperatures(study: str) -> tuple[Column, ...]:
-    return (
-        Column(study, f"{PLAIN}.nll", "NLL, plain", 3),
-        Column(study, f"{AWARE}.nll", "NLL, norm-aware", 3),
-        Column(study, f"{PLAIN}.{L2}", "l2, plain, %", 2),
-        Column(study, f"{AWARE}.{L2}", "l2, norm-aware, %", 2),
+def _temperatures(study: str) -> Table:
+    return _heads(
+        (
+            Column(study, f"{PLAIN}.nll", "NLL, plain", 3),
+            Column(study, f"{AWARE}.nll", "NLL, norm-aware", 3),
+            Column(study, f"{PLAIN}.{L2}", "l2, plain, %", 2),
+            Column(study, f"{AWARE}.{L2}", "l2, norm-aware, %", 2),
+        )
     )
 
 
-TABLES: Mapping[str, tuple[Column, ...]] = {
-    "accuracy": (
-        Column("mnist", "accuracy", "MNIST, %", 2, paper=True),
-        Column("fashion-mnist", "accuracy", "FashionMNIST, %", 2, paper=True),
-        Column("cifar10-residual", "accuracy", "part of CIFAR-10, small net, %", 2),
+def _hard(study: str) -> Table:
+    """Six heads on training data made worse."""
+    return _heads(
+        (
+            Column(study, "accuracy", "accuracy, %", 2),
+            Column(study, NLL, "NLL", 3),
+            Column(study, L2, "l2, %", 1),
+            Column(study, f"{PLAIN}.{L2}", "after scaling, %", 1),
+            Column(study, AUROC, "AUROC of the norm", 3),
+        )
+    )
+
+
+def _three(study: str, digits: int, prefix: str = "", before: str = "") -> tuple[Column, ...]:
+    return (
+        Column(study, "accuracy", f"{before}accuracy, %", 2, prefix=prefix),
+        Column(study, NLL, "NLL", 3, prefix=prefix),
+        Column(study, L2, "l2, %", digits, prefix=prefix),
+    )
+
+
+def _retrieval(columns: tuple[Column, ...], leading: tuple[str, ...]) -> Table:
+    """The searched heads of CUB, below them the stochastic ones without search, above them the features."""
+    own = Row(("features as they are", "")[: len(leading)], "features", RAW)
+    heads = (_heads if len(leading) == 1 else _heads_with_geometry)(columns).rows
+    plain = tuple(
+        row._replace(cells=(f"{row.cells[0]}, not searched", *row.cells[1:]), study="cub200-default")
+        for row in heads
+        if row.label in labels("cub200-default")
+    )
+    return Table(leading, (own, *heads, *plain), columns)
+
+
+CUB = (
+    Column("cub200-features", "map_at_r", "mAP@R, %", 2, bold=True),
+    Column("cub200-features", "cosine.map_at_r", "by cosine at test, %", 2, bold=True),
+    Column("cub200-features", "recall_at_1", "Recall@1, %", 2, bold=True),
+)
+
+TABLES: Mapping[str, Table] = {
+    "accuracy": _heads_with_geometry(
+        (
+            Column("mnist", "accuracy", "MNIST, %", 2, paper=True),
+            Column("fashion-mnist", "accuracy", "FashionMNIST, %", 2, paper=True),
+            Column("cifar10-residual", "accuracy", "part of CIFAR-10, small net, %", 2),
+        )
     ),
-    "calibration": (
-        Column("mnist", L2, "MNIST, %", 1, paper=True),
-        Column("mnist", CHOSEN, "calibrated", 1),
-        Column("fashion-mnist", L2, "FashionMNIST, %", 1, paper=True),
-        Column("fashion-mnist", CHOSEN, "calibrated", 1),
+    "calibration": _heads_with_geometry(
+        (
+            Column("mnist", L2, "MNIST, %", 1, paper=True),
+            Column("mnist", CHOSEN, "calibrated", 1),
+            Column("fashion-mnist", L2, "FashionMNIST, %", 1, paper=True),
+            Column("fashion-mnist", CHOSEN, "calibrated", 1),
+        )
     ),
+    "retrieval": _retrieval((CUB[1]._replace(title="mAP@R by the cosine, %"), CUB[2]), ("head", "geometry")),
     "mnist": _main("mnist", paper=True),
     "fashion-mnist": _main("fashion-mnist", paper=True),
     "cifar10-residual": _main("cifar10-residual", paper=False),
+    "cub200-features": _retrieval(CUB, ("head",)),
     "mnist temperatures": _temperatures("mnist"),
     "fashion-mnist temperatures": _temperatures("fashion-mnist"),
+    "digits temperatures": _temperatures("digits-temperature"),
+    "digits normalizer": Table(
+        ("normaliser", "n"),
+        tuple(
+            Row((name, str(dim)), f"vmf {name}, n={dim}") for dim in (3, 8) for name in ("exact", "bounds")
+        ),
+        _three("digits-normalizer", 1),
+    ),
+    "digits sampler": Table(
+        ("sampler",),
+        (Row(("right",), "vmf right sampler, n=128"), Row(("as published",), "vmf published sampler, n=128")),
+        tuple(
+            column._replace(bold=True)
+            for column in (
+                *_three("digits-sampler", 1),
+                Column("digits-sampler", f"{PLAIN}.{L2}", "after temperature scaling, %", 1),
+                Column("digits-sampler", AUROC, "AUROC of κ", 3),
+            )
+        ),
+    ),
+    "digits laws": _heads(
+        (*_three("digits-laws", 2), Column("digits-laws", f"{PLAIN}.{L2}", "after scaling, %", 2))
+    ),
+    "digits samples": Table(
+        ("samples",),
+        tuple(Row((str(count),), f"vmf samples={count}") for count in (1, 3, 10, 30)),
+        _three("digits-samples", 2),
+    ),
+    "digits noise": _hard("digits-noise"),
+    "digits imbalance": _hard("digits-imbalance"),
+    "digits bottleneck": Table(
+        ("γ",),
+        tuple(Row((f"{gamma:g}",), f"gamma={gamma:g}") for gamma in (0, 0.001, 0.01, 0.1)),
+        (
+            *_three("digits-bottleneck", 1, "vmf ", "`vmf`: "),
+            *_three("digits-bottleneck", 1, "power_spherical ", "`power_spherical`: "),
+        ),
+    ),
 }
-
-
-@cache
-def _results(study: str) -> pd.DataFrame:
-    return Study.open(RESULTS / study).results().dropna(subset=["accuracy"])
 
 
 def table(name: str) -> str:
     """One table in Markdown."""
-    columns = TABLES[name]
-    across = len({column.study for column in columns}) > 1
-    header = ["head", "geometry"] if across else ["head"]
-    for column in columns:
-        header += [f"{column.title}: paper", "ours"] if column.paper else [column.title]
-    lines = [header, ["---", *(["---"] if across else []), *["---:"] * (len(header) - 1 - across)]]
-    for head in HEADS:
-        line = [f"`{head}`"] + ([GEOMETRY.get(head, "sphere")] if across else [])
-        for column in columns:
-            line += ([_theirs(column, head)] if column.paper else []) + [_ours(column, head)]
-        lines.append(line)
+    lines = _OTHERS[name]() if name in _OTHERS else _lines(TABLES[name])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _lines(shown: Table) -> list[list[str]]:
+    header = [*shown.leading]
+    for column in shown.columns:
+        header += [f"{column.title}: paper", "ours"] if column.paper else [column.title]
+    numbers = len(header) - len(shown.leading)
+    lines = [header, ["---"] * len(shown.leading) + ["---:"] * numbers]
+    for row in shown.rows:
+        line = [*row.cells]
+        for column in shown.columns:
+            line += ([_theirs(column, row.label)] if column.paper else []) + [_ours(column, row)]
+        lines.append(line)
+    return lines
+
+
+@cache
+def results(study: str) -> pd.DataFrame:
+    """A row for every finished run of a study; of the raw features, their one measurement."""
+    return _raw_features() if study == RAW else load(study).results()
+
+
+def values(study: str, label: str, metric: str) -> pd.Series:
+    """One metric of the runs of one label, by run."""
+    found = results(study)
+    return found.loc[found["label"] == label].set_index("run")[metric].astype(float)
+
+
+def _raw_features() -> pd.DataFrame:
+    found = record(RAW)
+    own = {"run": "features", "label": "features", "seed": 0, **found["euclidean"]}
+    return pd.DataFrame([{**own, "cosine.map_at_r": found["cosine"]["map_at_r"]}])
+
+
+def record(name: str) -> Any:
+    """A JSON file of results/, by its path without the ending."""
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 
 def _theirs(column: Column, head: str) -> str:
@@ -107,19 +255,76 @@ def _theirs(column: Column, head: str) -> str:
     return ""
 
 
-def _ours(column: Column, head: str) -> str:
-    found = _results(column.study)
-    values = found.loc[found["label"] == head, column.metric].to_numpy(dtype=float)
+def _ours(column: Column, row: Row) -> str:
+    found = values(row.study or column.study, column.prefix + row.label, column.metric).to_numpy()
     if column.metric == "seed":
-        return str(len(values))
-    error = standard_error(values) if column.digits else None
-    return _cell(column, values.mean(), error, column.digits) if len(values) else ""
+        return str(len(found))
+    cell = _cell(column, found.mean(), standard_error(found) if column.digits else None, column.digits)
+    marked = column.bold and not row.study and column.prefix + row.label in _best(column.study, column.metric)
+    return f"**{cell}**" if marked else cell
+
+
+@cache
+def _best(study: str, metric: str) -> set[str]:
+    """The best label of a study and those that Welch's test cannot tell from it."""
+    measure = Measure(metric, metric, higher=not metric.endswith((NLL, L2)))
+    return {row.label for row in summarize(results(study), measure) if row.tied}
 
 
 def _cell(column: Column, mean: float, error: float | None, digits: int) -> str:
-    scale = 1 if column.metric in ("auroc_confidence", "epochs") or column.metric.endswith("nll") else 100
+    scale = 1 if column.metric in (AUROC, "epochs") or column.metric.endswith(NLL) else 100
     spread = "" if error is None else f" ± {error * scale:.{digits}f}"
     return f"{mean * scale:.{digits}f}{spread}"
+
+
+def _runtime() -> list[list[str]]:
+    """Ratios to the cosine head."""
+    found = record("benchmarks/training")["figures"]
+    lines = [["head", "an epoch", "a training step", "prediction", "epochs, MNIST", "FashionMNIST"]]
+    lines.append(["---"] + ["---:"] * 5)
+    for head in labels("mnist"):
+        timed = [
+            f"{found[f'{head} / cosine, {what}']['median']:.2f}"
+            for what in ("an epoch of train", "steps", "prediction")
+        ]
+        epochs = [
+            f"{values(study, head, 'epochs').mean() / values(study, 'cosine', 'epochs').mean():.1f}"
+            for study in ("mnist", "fashion-mnist")
+        ]
+        lines.append([f"`{head}`", *timed, *epochs])
+    return lines
+
+
+def _estimator() -> list[list[str]]:
+    """`SpaceformClassifier` beside logistic regression."""
+    lines = [["data", "model", "accuracy", "difference", "NLL", "calibration error, l2", "fit time, ratio"]]
+    lines.append(["---"] * 2 + ["---:"] * 5)
+    for part in record("benchmarks/estimator"):
+        (data,) = (key for key in part if key not in ("command", "commit", "versions"))
+        first = f"{_ESTIMATED[data]}, {part[data]['rows']:,} rows"
+        for model, found in part[data]["models"].items():
+            difference = f"{found['difference']:+.3f} ± {found['difference_standard_error']:.3f}"
+            lines.append(
+                [
+                    first,
+                    f"`{model}`",
+                    f"{found['accuracy']:.4f} ± {found['accuracy_standard_error']:.4f}",
+                    "" if first else difference,
+                    f"{found[NLL]:.3f}",
+                    f"{found[L2]:.3f}",
+                    f"{found['fit_ratio']:.0f}",
+                ]
+            )
+            first = ""
+    return lines
+
+
+_ESTIMATED = {
+    "digits, the fresh half": "digits",
+    "cub200-resnet50.npz, 40 fresh classes": "CUB-200, ResNet50 features, 40 classes",
+}
+_OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {"runtime": _runtime, "estimator": _estimator}
+"""Tables of other shapes."""
 
 
 def rewritten(text: str) -> str:

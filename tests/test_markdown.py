@@ -1,6 +1,5 @@
 """Every Python block of the README and the docs runs, page by page; commands and links are real."""
 
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -90,15 +89,17 @@ def test_pictures_are_small() -> None:
     assert not [picture.name for picture in pictures if picture.stat().st_size > 100_000]
 
 
-@pytest.mark.skipif(not (ROOT / "results").exists(), reason="the results are kept in the repository alone")
-def test_tables_of_results_are_those_of_the_kept_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `python results/tables.py` writes stands in the pages already; a changed digit is found."""
-    monkeypatch.syspath_prepend(str(ROOT / "results"))
-    tables = importlib.import_module("tables")
-    for page in tables.PAGES:
-        text = page.read_text(encoding="utf-8")
-        named = [name for _, name, _ in tables.BLOCK.findall(text)]
-        assert len(named) > 1, page.name
-        assert tables.rewritten(text) == text, f"{page.name} is not up to date: run results/tables.py"
-        wrong = text.replace(tables.table(named[0]), tables.table(named[0]).replace(" ± 0", " ± 1", 1))
-        assert tables.rewritten(wrong) == text != wrong
+def test_the_map_of_the_design_is_the_real_one() -> None:
+    """Its rooms are the folders there are; every `room/file.py: name` that it names is there."""
+    page = (ROOT / "docs" / "design.md").read_text("utf-8")
+    package = ROOT / "src" / "spaceform"
+    listed = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+    rooms = {name.rstrip("/") for row in listed for name in re.findall(r"`([^`]+)`", row)}
+    there = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms - {"estimator.py", "projection.py"} == there
+    named = re.findall(r"`(\w+(?:/\w+)*\.py)(?:: ([\w.]+))?`", page)
+    assert len(named) > 15
+    for file, name in named:
+        text = (package / file).read_text("utf-8")
+        for part in name.split(".") if name else ():
+            assert re.search(rf"^ *(class|def) {part}\b", text, re.MULTILINE), f"{file}: {name}"

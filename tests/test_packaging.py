@@ -1,12 +1,16 @@
 """The wheel, the source archive, and the package beside which nothing but its core is installed."""
 
+import importlib.util
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from spaceform import __version__
 
 ROOT = Path(__file__).parent.parent
 LAB = (
@@ -99,7 +103,8 @@ for make in sf.HEADS.values():
     head(z, y).mean().backward()
     head.predict_proba(z)
 sf.metrics.calibration_error(head.predict_proba(z), y)
-sf.calibrators.TemperatureScaling().fit(torch.randn(8, 4), y)
+for make in sf.calibrators.CALIBRATORS.values():
+    make().fit(torch.randn(8, 4), y, torch.ones(8))
 sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
 """
     done = python(BLOCKER + code.replace("PLACE", repr(str(tmp_path))), path=tmp_path)
@@ -107,11 +112,10 @@ sf.VonMisesFisher(torch.eye(16)[0], torch.tensor(3.0)).rsample((2,))
 
 
 WITHOUT_THE_LAB = """
-import torch, spaceform
+import spaceform
 asked = {
     "SpaceformClassifier": lambda: spaceform.SpaceformClassifier,
     "Run": lambda: spaceform.Run,
-    "Isotonic": lambda: spaceform.calibrators.Isotonic().fit(torch.zeros(2, 2), torch.arange(2)),
 }
 for part in ("run.export", "run.predict", "run.train", "run.recipe", "study", "study.search", "report"):
     asked[part] = lambda part=part: __import__("spaceform." + part)
@@ -163,3 +167,52 @@ def test_import_and_help_are_quick() -> None:
     assert everything < 1.3 * torch + 0.3
     assert bare < torch / 2
     assert help_ < torch
+
+
+def _release_check() -> ModuleType:
+    path = ROOT / ".github" / "check_release.py"
+    if not path.exists():
+        pytest.skip("the workflows are kept in the repository alone")
+    spec = importlib.util.spec_from_file_location("check_release", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_tag_is_released_only_where_version_changelog_and_citation_agree(tmp_path: Path) -> None:
+    check = _release_check()
+    assert check.problems(f"v{__version__}") == []
+    for name in ("src/spaceform/_version.py", "CHANGELOG.md", "CITATION.cff"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
+    assert check.problems("v9.9.9", tmp_path) == [
+        f"the tag v9.9.9 is not v{__version__}; change src/spaceform/_version.py or the tag"
+    ]
+    (tmp_path / "src/spaceform/_version.py").write_text('__version__ = "9.9.9"\n')
+    assert check.problems("v9.9.9", tmp_path) == [
+        f"CITATION.cff names version {__version__}, not 9.9.9; change it",
+        "CHANGELOG.md has no section '## 9.9.9'; write it",
+    ]
+
+
+def test_workflows_and_issue_forms_are_yaml_with_their_parts() -> None:
+    """Parsed, not run: every job has a time limit, only the jobs that publish may ask for an identity."""
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    if not (ROOT / ".github").exists():
+        pytest.skip("the workflows are kept in the repository alone")
+    workflows = {
+        path.stem: yaml.safe_load(path.read_text("utf-8"))
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    }
+    assert set(workflows) == {"tests", "docs", "release"}
+    jobs = {f"{name}/{job}": value for name, flow in workflows.items() for job, value in flow["jobs"].items()}
+    assert all(job["timeout-minutes"] <= 60 for job in jobs.values())
+    asks = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
+    assert asks == {"docs/deploy", "release/publish"}
+    assert all(flow["permissions"] == {"contents": "read"} for flow in workflows.values())
+    assert jobs["tests/pinned"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text("utf-8"))
+        assert path.stem == "config" or {"name", "description", "body"} <= set(form), path.name

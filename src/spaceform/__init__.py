@@ -10,6 +10,7 @@ from spaceform._version import __version__
 
 if TYPE_CHECKING:
     from spaceform import calibrators, distributions, geometry, metrics, special
+    from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
         VonMisesFisherHead,
     )
     from spaceform.run.finished import Run
+    from spaceform.study.processes import Processes
+    from spaceform.study.ray import Ray
+    from spaceform.verbs.compare import compare, reproduce, search
+    from spaceform.verbs.outcome import Study
 
 __all__ = [
     "HEADS",
@@ -36,21 +41,29 @@ __all__ = [
     "PoincareBall",
     "PowerSpherical",
     "PowerSphericalHead",
+    "Processes",
+    "Ray",
     "Run",
     "SpaceformClassifier",
     "Sphere",
     "StandardHead",
+    "Study",
     "VonMisesFisher",
     "VonMisesFisherHead",
     "__version__",
     "calibrators",
+    "compare",
     "distributions",
+    "ensure_torchvision",
     "geometry",
     "metrics",
+    "reproduce",
+    "search",
     "special",
 ]
 
 _HOMES = {
+    "_torchvision": ("ensure_torchvision",),
     "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
     "estimator": ("SpaceformClassifier",),
     "geometry": ("Euclidean", "PoincareBall", "Sphere"),
@@ -65,6 +78,10 @@ _HOMES = {
         "VonMisesFisherHead",
     ),
     "run": ("Run",),
+    "verbs.compare": ("compare", "reproduce", "search"),
+    "verbs.outcome": ("Study",),
+    "study.processes": ("Processes",),
+    "study.ray": ("Ray",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("calibrators", "distributions", "geometry", "metrics", "special")
@@ -80,7 +97,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("spaceform"):
             raise
-        remedy = "install it with: pip install 'spaceform[lab]'"
+        from spaceform.messages import source
+
+        remedy = f"install it with: pip install {source(error.name)}"
         raise ImportError(f"spaceform.{name} needs the package {error.name!r}; {remedy}") from error
     globals()[name] = value
     return value

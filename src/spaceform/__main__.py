@@ -2,17 +2,20 @@
 
 import sys
 
+from spaceform.cli.interrupts import one_sentence
+
 
 def main() -> None:
     """Run the command line."""
-    try:
-        from spaceform.cli.app import main as run
-    except ModuleNotFoundError as error:
-        from spaceform.messages import exit_code, sentence
+    with one_sentence():
+        try:
+            from spaceform.cli.app import main as run
+        except ModuleNotFoundError as error:
+            from spaceform.messages import exit_code, sentence
 
-        print(f"error: {sentence(error)}", file=sys.stderr)
-        sys.exit(exit_code(error))
-    run()
+            print(f"error: {sentence(error)}", file=sys.stderr)
+            sys.exit(exit_code(error))
+        run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """A scikit-learn classifier: standardise, project, and a head of any geometry."""
 
-import math
 import threading
 from hashlib import blake2b
 from numbers import Integral, Real
@@ -9,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -27,6 +25,7 @@ from torch import Tensor, nn
 from spaceform.calibrators import TemperatureScaling
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
+from spaceform.heads.directional import DirectionalHead
 from spaceform.projection import ProjectionAndHead, Scaled, linear, with_hidden_layer
 
 Array = NDArray[Any]
@@ -40,8 +39,10 @@ _HIDDEN = 256
 _WIDEST = 256
 """An embedding has no more coordinates than this, unless `dim` says so; wider features are scaled instead."""
 
-_START = {head: {"init_ratio": 0.4, "beta": 1.0} for head in ("vmf", "power_spherical")}
-"""The paper's start: better than the heads' own where rates follow the size of the class weights, as here."""
+_START = {"init_ratio": 0.4, "beta": 1.0}
+"""The paper's start of heads with random class weights: better than their own where rates follow the size of
+the class weights, as here.
+"""
 
 _SMALLEST_HELD_OUT = 50
 """A held-out part with fewer examples says too little; then three parts take turns in being held out."""
@@ -157,7 +158,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             if self.calibrate:
                 held_out = torch.cat([rows for _, rows in parts])
                 logits = rehearsed[self.hidden_].logits
-                self.calibrator_ = _temperature(logits, target[held_out], w[held_out])
+                relative = w[held_out] / w[held_out].mean()
+                self.calibrator_ = TemperatureScaling(prior_spread=_LOG_TEMPERATURE_SPREAD)
+                self.calibrator_.fit(logits, target[held_out], weight=relative)
         self._network = self._new_network(x, self.hidden_)
         trained = [self._network.train_epoch(x, target, w, *step) for step in enumerate(rates)]
         if not parts:
@@ -296,7 +299,8 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             else:
                 net = linear(x, dim)
             net = net.to(x)
-            options = _START.get(self.head, {}) | (self.head_options or {})
+            starts_random = issubclass(HEADS[self.head], DirectionalHead)
+            options = (_START if starts_random else {}) | (self.head_options or {})
             head = HEADS[self.head](dim, classes, **options).to(x)
             head.prepare(net(x).detach())
         batch = self.batch_size or min(256, max(32, len(x) // 16))
@@ -358,16 +362,6 @@ def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array
     return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
 
 
-def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor, inverse_temperature: float = 1.0) -> float:
-    nll = -log_mean_softmax(logits * inverse_temperature).gather(1, y[:, None])[:, 0]
+def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor) -> float:
+    nll = -log_mean_softmax(logits).gather(1, y[:, None])[:, 0]
     return float((nll * w).sum() / w.sum())
-
-
-def _temperature(logits: Tensor, y: Tensor, w: Tensor) -> TemperatureScaling:
-    """The most probable T: weighted likelihood of the held-out rows, prior log T ~ N(0, 0.5²)."""
-    n = float(w.sum() / w.mean())
-
-    def loss(t: float) -> float:
-        return n * _weighted_nll(logits, y, w, math.exp(-t)) + (t / _LOG_TEMPERATURE_SPREAD) ** 2 / 2
-
-    return TemperatureScaling(math.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))

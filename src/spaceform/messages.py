@@ -1,20 +1,16 @@
-"""Sentences for people: errors with their exit codes, counted things."""
+"""Sentences for people: errors with their exit codes, names that do not exist, counted things."""
+
+import difflib
+from collections.abc import Iterable
 
 _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
 _EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
 _LAB = {
-    "lightning_fabric",
-    "timm",
-    "torchvision",
-    "sklearn",
-    "pandas",
-    "pyarrow",
-    "pydantic",
-    "typer",
-    "rich",
+    *("PIL", "filelock", "jinja2", "lightning_fabric", "matplotlib", "optuna", "pandas", "pooch"),
+    *("pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn", "timm", "tomli_w"),
+    *("torchvision", "tqdm", "typer"),
 }
-_LAB |= {"optuna", "pooch", "tqdm", "matplotlib", "plotly", "jinja2", "safetensors", "PIL", "scipy"}
 
 
 def exit_code(error: Exception) -> int:
@@ -29,8 +25,8 @@ def sentence(error: Exception) -> str:
         and error.name is not None
         and not error.name.startswith("spaceform")
     ):
-        source = _source(error.name.partition(".")[0])
-        return f"this command needs the package {error.name!r}; install it with: pip install {source}"
+        package = source(error.name)
+        return f"this command needs the package {error.name!r}; install it with: pip install {package}"
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
@@ -38,8 +34,9 @@ def sentence(error: Exception) -> str:
     return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
 
 
-def _source(module: str) -> str:
+def source(module: str) -> str:
     """What to install for a module: one of our extras, or its own package."""
+    module = module.partition(".")[0]
     extra = "lab" if module in _LAB else _EXTRAS.get(module)
     return module if extra is None else f"'spaceform[{extra}]'"
 
@@ -47,3 +44,26 @@ def _source(module: str) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """1 item, 2 items, 1,000 items."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+_LISTED = 12  # names that a sentence has room for
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for a name that is not among the known ones; of many, the nearest are listed."""
+    return f"unknown {what} {name!r}; {_choices(name, list(known))}"
+
+
+def no_option(what: str, of: str, option: str, known: Iterable[str]) -> str:
+    """The sentence for an option that a thing does not have."""
+    return f"{what} {of!r} has no option {option!r}; {_choices(option, list(known))}"
+
+
+def _choices(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(known) or "none"
+    if len(known) > _LISTED:
+        nearest = difflib.get_close_matches(name, known, n=_LISTED // 2, cutoff=0)
+        listed = f"{', '.join(nearest)} ({len(known)} in all)"
+    return f"{hint}choose from {listed}"

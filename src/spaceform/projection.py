@@ -9,11 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.heads import Head
-from spaceform.heads._kernels.fixed_draws import predictive
 from spaceform.nets import thinned
-
-_DRAWS = 64
-"""Fixed draws of a stochastic head, at prediction."""
 
 
 @final
@@ -66,9 +62,8 @@ class ProjectionAndHead:
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Logit samples (draws, n, classes), in blocks; a function of each row alone (`predictive`)."""
-        predict = predictive(self.head, draws=_DRAWS)
-        return torch.cat([predict(self.net(rows)) for rows in x.split(1024)], dim=1)
+        """Logit samples (draws, n, classes), in blocks; a function of each row alone."""
+        return torch.cat([self.head.logit_samples(self.net(rows)) for rows in x.split(1024)], dim=1)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {"device": self.generator.device, "at": self.generator.get_state()}

@@ -38,7 +38,7 @@ def test_the_catalog_has_the_eight_of_the_paper_and_digits():
 def test_mnist_is_found_in_its_usual_layouts(data_folder, write_mnist, place, zipped):
     write_mnist(data_folder / place, zipped=zipped)
     assert len(load("mnist", download=False)) == 40
-    assert state("mnist").state == "here"
+    assert (state("mnist").state, state("mnist").items) == ("in part", 40)
     assert state("mnist").path == data_folder / place
     assert state("fashion-mnist").state == "not here"
 
@@ -56,7 +56,7 @@ def test_a_whole_data_set_is_preferred_to_a_part(data_folder, write_cifar10):
     assert state("cifar10").state == "in part"
     assert load("cifar10", download=False).note.startswith("1 of 5")
     write_cifar10(data_folder.parent / "cache/spaceform/cifar-10-batches-py")
-    assert state("cifar10").state == "here"
+    assert state("cifar10").path == data_folder.parent / "cache/spaceform/cifar-10-batches-py"
     assert load("cifar10", download=False).note == ""
 
 
@@ -69,7 +69,7 @@ def test_cars_without_photos_are_there_in_part(data_folder):
 @pytest.mark.usefixtures("data_folder")
 def test_digits_are_built_in():
     assert state("digits").state == "built in"
-    assert [c.ok for c in check("digits")] == [True]
+    assert [c.ok for c in check("digits")] == [True, True]
     with pytest.raises(DataError, match="digits comes with scikit-learn"):
         get("digits")
 
@@ -112,10 +112,11 @@ def test_check_finds_a_changed_file_and_counts(data_folder, write_mnist):
 
 def test_check_of_own_photos_decodes_each(tmp_path, write_folder):
     folder = write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
-    assert [c.ok for c in check(folder, photos=True)] == [True, True]
+    assert [c.ok for c in check(folder)] == [True, True, True]
     (folder / "dog" / "001.jpg").write_bytes(b"\xff\xd8\xff broken")
-    counts, broken, total = check(folder, photos=True)
-    assert (counts.ok, broken.ok, total.ok) == (True, False, False)
+    counts, parts, broken, total = check(folder)
+    assert (counts.ok, parts.ok, broken.ok, total.ok) == (True, True, False, False)
+    assert all(c.ok for c in check(folder, photos=False))
     assert broken.what == "001.jpg"
     assert total.detail == "5 of 6 decode"
     np.savez(tmp_path / "f.npz", X=np.ones((4, 2)), y=[0, 0, 0, 0])

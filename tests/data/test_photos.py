@@ -25,7 +25,7 @@ SMALL = Photos(64, 48, brightness=(0.75, 1.25), hue=(-0.1, 0.1))
 def test_the_paper_s_ranges():
     seven, three_quarters = (0.7, 1.3), (0.75, 1.25)
     assert PHOTOS["cars196"] == Photos(
-        (256, 256), 224, seven, seven, seven, (-0.1, 0.1), (0.16, 1.0), (0.75, 1.33)
+        (256, 256), 224, seven, seven, seven, (-0.1, 0.1), (0.16, 1.0), (1.0, 1.0)
     )
     assert PHOTOS["cub200"] == Photos(256, 224, *[three_quarters] * 3, None, (0.16, 1.0), (0.75, 1.33))
     assert PHOTOS["sop"] == Photos((256, 256), 224, None, None, None, None, (0.16, 1.0), (0.75, 1.33))

@@ -79,9 +79,7 @@ def test_hand_values():
     near = PoincareBall(0.01).pairwise(z, torch.zeros(1, 2))
     torch.testing.assert_close(near, torch.tensor([[-10.0]]))
     far = PoincareBall(1.0).pairwise(1e6 * z, torch.zeros(1, 2))
-    torch.testing.assert_close(
-        far, torch.tensor([[-2 * math.atanh(1 - MARGIN)]]), rtol=1e-4, atol=0
-    )
+    torch.testing.assert_close(far, torch.tensor([[-2 * math.atanh(1 - MARGIN)]]), rtol=1e-4, atol=0)
 
 
 def test_poincare_tends_to_twice_euclidean():

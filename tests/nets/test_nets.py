@@ -95,15 +95,31 @@ def test_resnet50_with_the_cifar_stem():
     assert not net.embedding.bias.any()
 
 
-def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
-    net = nets.build("test_resnet", 8, (3, 32, 32), freeze_batch_norm=True).train()
+@pytest.mark.parametrize("frozen", ["none", "statistics", "all"])
+def test_what_of_batch_norm_is_frozen(frozen):
+    net = nets.build("test_resnet", 8, (3, 32, 32), freeze_batch_norm=frozen).train()
     before = {name: b.clone() for name, b in net.named_buffers()}
     net(torch.randn(4, 3, 32, 32)).sum().backward()
-    assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
+    kept = [torch.equal(b, before[name]) for name, b in net.named_buffers()]
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
     assert norms
-    assert all(not m.training and m.weight.requires_grad for m in norms)
-    assert any(m.weight.grad is not None and m.weight.grad.abs().sum() > 0 for m in norms)
+    if frozen == "none":
+        assert not any(kept)
+        assert all(m.training for m in norms)
+    else:
+        assert all(kept)
+        assert not any(m.training for m in norms)
+    trained = [p.grad is not None for m in norms for p in (m.weight, m.bias)]
+    assert trained == [frozen != "all"] * len(trained)
+    assert net.embedding.weight.grad is not None
+
+
+@pytest.mark.parametrize(("init", "bound"), [("xavier", (6 / (2048 + 512)) ** 0.5), ("torch", 2048**-0.5)])
+def test_how_the_embedding_starts(init, bound):
+    torch.manual_seed(0)
+    net = nets.TimmNet(nn.Identity(), 2048, 512, init=init)
+    assert 0.99 * bound < net.embedding.weight.abs().max() <= bound  # a million uniform numbers
+    assert not net.embedding.bias.any()
 
 
 def test_local_weights(tmp_path):
@@ -127,11 +143,43 @@ def test_local_weights(tmp_path):
         nets.build("test_resnet", 8, (3, 32, 32), weights="nowhere")
 
 
-@pytest.mark.parametrize("hidden", [None, 16])
-def test_projection(hidden):
+@pytest.mark.parametrize(
+    ("hidden", "shapes"),
+    [
+        (None, [(4, 64)]),
+        ([], [(4, 64)]),
+        (16, [(16, 64), (4, 16)]),
+        ([16], [(16, 64), (4, 16)]),
+        ((16, 8), [(16, 64), (8, 16), (4, 8)]),
+    ],
+)
+def test_projection(hidden, shapes):
     net = nets.build("projection", 4, (1, 8, 8), hidden=hidden)
+    assert [tuple(p.shape) for p in net.parameters() if p.ndim == 2] == shapes
+    assert sum(isinstance(m, nn.ReLU) for m in net.modules()) == len(shapes) - 1
     assert net(torch.zeros(3, 1, 8, 8)).shape == (3, 4)
     assert nets.build("projection", 4, (64,), hidden=hidden)(torch.zeros(3, 64)).shape == (3, 4)
+
+
+def test_options_are_values():
+    one = nets.options({"name": "projection", "dim": 4, "hidden": 16})
+    assert one == nets.options(one) == nets.ProjectionOptions(dim=4, hidden=(16,))
+    assert len({one, nets.options({"dim": 4})}) == 2
+    assert nets.options({"dim": 4}) == nets.SmallOptions(dim=4)
+    assert nets.options({"name": "vit_tiny", "dim": 4}) == nets.TimmOptions(name="vit_tiny", dim=4)
+    with pytest.raises(ValueError, match=r"^net must be a table, got 3$"):
+        nets.options(3)
+    with pytest.raises(ValueError, match=r"^the key 'net.dim' is missing$"):
+        nets.options({"name": "small"})
+
+
+def test_a_net_whose_weights_come_from_elsewhere_fetches_none():
+    options = nets.TimmOptions(name="test_resnet", dim=8, pretrained=True, weights="nowhere", stem="imagenet")
+    plain = options.without_weights()
+    assert plain == nets.TimmOptions(name="test_resnet", dim=8)
+    assert plain.build((3, 32, 32))(torch.zeros(2, 3, 32, 32)).shape == (2, 8)
+    small = nets.SmallOptions(dim=3)
+    assert small.without_weights() == small
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
@@ -183,11 +231,20 @@ def test_any_timm_name():
         ("resnet51", (3, 32, 32), {}, "unknown net 'resnet51'; did you mean 'resnet5"),
         ("smal", (1, 28, 28), {}, "unknown net 'smal'; did you mean 'small'"),
         ("small", (64,), {}, "takes images of 4x4 or more, got inputs of shape \\(64,\\); try 'projection'"),
-        ("small", (1, 28, 28), {"hidden": 5}, "net.hidden=5 is not an option of net 'small'; remove it"),
-        ("projection", (64,), {"stem": "cifar"}, "net.stem='cifar' is not an option of net 'projection'"),
+        ("small", (1, 28, 28), {"hidden": 5}, "net 'small' has no option 'hidden'; choose from dim"),
+        ("projection", (64,), {"stem": "cifar"}, "net 'projection' has no option 'stem'; choose from dim, h"),
+        ("resnet50", (3, 32, 32), {"dropout": 0.5}, "net 'resnet50' has no option 'dropout'; choose from"),
+        (
+            "projection",
+            (64,),
+            {"droput": 0.5},
+            "net 'projection' has no option 'droput'; did you mean 'd",
+        ),
+        ("projection", (64,), {"hidden": [8, 0]}, "net.hidden.1 must be greater than 0, got 0"),
+        ("projection", (64,), {"hidden": "wide"}, "net.hidden must be a valid tuple, got 'wide'"),
         ("test_vit", (3, 160, 160), {"stem": "cifar"}, "'test_vit' has no such stem"),
         ("test_resnet", (64,), {}, "takes images, got inputs of shape"),
-        ("test_resnet", (3, 32, 32), {"hidden": 5}, "net.hidden=5 belongs to net 'projection'"),
+        ("test_resnet", (3, 32, 32), {"hidden": 5}, "net 'test_resnet' has no option 'hidden'"),
     ],
 )
 def test_mistakes_are_told(name, shape, options, said):

@@ -11,7 +11,7 @@ import pytest
 
 from spaceform import metrics
 from spaceform.run.recipe import PAPER, Recipe, load, replace
-from spaceform.study.folder import Job, Study
+from spaceform.study.folder import Job, StudyFolder
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ def write_run(
     (folder / "outputs.npz").write_bytes(stream.getvalue())
 
 
-MakeStudy = Callable[..., Study]
+MakeStudy = Callable[..., StudyFolder]
 
 
 @pytest.fixture(scope="session")
@@ -110,18 +110,18 @@ def make_study() -> MakeStudy:
         task: str | None = None,
         net: str | None = None,
         jobs: Sequence[Job] | None = None,
-    ) -> Study:
+    ) -> StudyFolder:
         changes = {"data.name": data, "data.task": task, "net.dim": dim}
         if net is None and f"{data}/standard" in PAPER:
             net = PAPER[f"{data}/standard"].net.name
-        changes |= {} if net is None else {"net.name": net, "net.hidden": None}
+        changes |= {} if net is None else {"net.name": net}
         if jobs is None:
             jobs = [
                 Job(f"{head}-seed{seed}", head, replace(load(f"digits/{head}"), changes, seed=seed))
                 for head in heads
                 for seed in range(seeds)
             ]
-        study = Study.plan(folder, jobs, {"budget": "synthetic"})
+        study = StudyFolder.plan(folder, jobs, {"budget": "synthetic"})
         y = np.arange(items) % len(classes) if labels is None else labels
         where = np.arange(len(y)) if index is None else index
         for job in jobs:

@@ -254,10 +254,10 @@ def test_dark_by_preference_and_by_button(opened) -> None:
     page.locator("#theme").click()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert brightness() > 220
-    assert page.evaluate("viewers[0].paper") == [255, 255, 255]
+    assert page.evaluate("viewers[0].surface") == [255, 255, 255]
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert ink() == dark_ink
-    assert page.evaluate("viewers[0].paper") != [255, 255, 255]
+    assert page.evaluate("viewers[0].surface") != [255, 255, 255]
 
 
 @pytest.mark.parametrize("width", [320, 390, 768])

@@ -10,8 +10,8 @@ from spaceform.report.images import (
     Pictures,
     encode_exact,
     enlarged,
-    neighbours,
     open_pictures,
+    rows_of_neighbours,
     sheet,
     tiled,
 )
@@ -56,7 +56,7 @@ def test_gaps_are_transparent_and_enlarging_repeats_pixels() -> None:
 
 def test_wrong_neighbours_are_framed_and_right_ones_are_not() -> None:
     grey = np.full((1, 28, 28, 1), 100, np.uint8)
-    row = neighbours(grey, [np.repeat(grey, 2, 0)], [[True, False]], gap=3)
+    row = rows_of_neighbours(grey, [np.repeat(grey, 2, 0)], [[True, False]], gap=3)
     right, wrong = row[:, 43:71], row[:, 74:102]
     assert (right[..., :3] == 100).all()
     assert wrong[0, 0, 0] > 200
@@ -70,7 +70,7 @@ def test_pictures_of_data_that_is_here_and_of_data_that_is_not(tmp_path) -> None
     assert digits.thumbnails(np.array([3, 1])).shape == (2, 8, 8, 1)
     missing = open_pictures(str(tmp_path / "gone.npz"))
     assert isinstance(missing, str)
-    assert "not at hand" in missing
+    assert missing.startswith("The images cannot be shown: ")
     np.savez(tmp_path / "f.npz", X=np.eye(6, dtype=np.float32), y=np.array([0, 0, 0, 1, 1, 1]))
     assert open_pictures(str(tmp_path / "f.npz")) == (
         "The data are feature vectors; there are no images to show."

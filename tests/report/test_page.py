@@ -13,6 +13,7 @@ from spaceform.report.contents import compute
 from spaceform.report.page import render
 from spaceform.report.records import collect
 from spaceform.report.viewer import script_json
+from spaceform.study.folder import Failure
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", 'a"b&c', "$x$", "_hidden")
 
@@ -57,7 +58,7 @@ def test_points_come_back_from_their_packing(page) -> None:
     head = data["heads"][2]
     xyz = np.frombuffer(base64.b64decode(head["xyz"]), "<i2").reshape(-1, 3) * head["scale"] / 32767
     confidence = np.frombuffer(base64.b64decode(head["confidence"]), "<f4")
-    assert head["word"] == "κ"
+    assert head["symbol"] == "κ"
     assert len(xyz) == 120
     assert np.allclose(np.linalg.norm(xyz, axis=1), confidence, rtol=1e-3)
     labels = np.frombuffer(base64.b64decode(data["labels"]), "<u2")
@@ -72,24 +73,27 @@ def test_advice_carries_its_evidence(page) -> None:
         assert card.count("<tr>") == 4
         assert "The evidence" in card
         assert "Welch" in card
+        said = " ".join(re.findall(r"<p>(.*?)</p>|class=\"key\">(.*?)</span>", card, re.DOTALL)[0])
+        assert re.search("vMF|Standard|Hyperbolic|3 heads", said)
+        assert not re.search(r"\b(vmf|standard|hyperbolic)\b", said)  # titles, not names
 
 
 def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> None:
     study = make_study(tmp_path / "s", heads=("standard", "vmf"), seeds=1, data=str(tmp_path / "gone"))
     text = render(compute(collect([study.folder])))
     assert "One seed only, so no error bar: Standard, vMF." in text
-    assert "images are not at hand here" in text
+    assert "The images cannot be shown: " in text
     assert "not a verdict" in text
     for job in study.jobs:
         (study.path(job) / "outputs.npz").unlink()
     text = render(compute(collect([study.folder])))
-    assert "standard-seed0, vmf-seed0: without a readable outputs.npz" in text
+    assert "standard-seed0, vmf-seed0: no outputs.npz that can be read" in text
     assert "No run has left embeddings to show." in text
     assert "No run has left probabilities to draw from." in text
     for job in study.jobs:
         for name in ("metrics.json", "result.json", "history.jsonl"):
             (study.path(job) / name).unlink()
-        study.record_failure(job, "it broke: <b>&")
+        study.record_failure(job, Failure("Broken", "it broke: <b>&"))
     text = render(compute(collect([study.folder])))
     assert "failed: it broke: &lt;b&gt;&amp;" in text
     assert "nothing to compare yet" in text
@@ -123,9 +127,9 @@ def test_the_command_writes_every_file_from_a_real_run(tmp_path) -> None:
     out = tmp_path / "run" / "report"
     assert result.output.strip() == f"written: {out / 'report.html'}"
     for suffix in ("svg", "pdf", "png"):
-        assert len(list((out / "figures").glob(f"*.{suffix}"))) == 8
+        assert len(list((out / "figures").glob(f"*.{suffix}"))) == 7
     for suffix in ("md", "tex", "csv"):
         assert len(list((out / "tables").glob(f"*.{suffix}"))) == 5
     text = (out / "report.html").read_text("utf-8")
-    assert "the three coordinates the net emits" in text.lower()
-    assert "nly Cosine has this figure" in text
+    assert "the three coordinates that the net emits" in text.lower()
+    assert "nly Cosine (" in text

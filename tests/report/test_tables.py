@@ -138,13 +138,13 @@ def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
     (runs_folder / "vmf-seed1" / "metrics.json").write_text("{")
     group = collect([study.folder]).groups[0]
     notes = "\n".join(group.notes)
-    assert "standard-seed0: without a readable outputs.npz" in notes
+    assert "standard-seed0: no outputs.npz that can be read" in notes
     assert "cosine-seed0: not finished (waiting)" in notes
     assert "vmf-seed0: failed: the loss is not finite" in notes
     assert "vmf-seed1: failed: its files cannot be read" in notes
     assert "No finished run: vMF." in notes
     assert "One seed only, so no error bar: Cosine." in notes
-    assert group.shown["standard"].recipe.seed == 1
+    assert group.shown["standard"].record.recipe.seed == 1
     assert summary(group).lines[2].cells[0] is MISSING
 
 
@@ -157,7 +157,7 @@ def test_a_note_about_many_runs_can_be_read(tmp_path, make_study) -> None:
     assert note.startswith("standard-seed0, standard-seed1, standard-seed2, standard-seed3 and 3 more runs: ")
     files[-1].unlink()
     (note,) = collect([study.folder]).groups[0].notes
-    assert note.startswith("All 8 runs: without a readable outputs.npz")
+    assert note.startswith("All 8 runs: no outputs.npz that can be read")
 
 
 def test_nothing_to_report_says_so(tmp_path) -> None:

@@ -18,14 +18,13 @@ from spaceform import data
 from spaceform.cli import app as cli
 from spaceform.cli import verbosity
 from spaceform.data import Dataset, Split
-from spaceform.run import files
 from spaceform.run.evaluate import evaluate
 from spaceform.run.material import material
 from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.run.train import train
-from spaceform.study.folder import Job, Study
+from spaceform.study.folder import Job, StudyFolder
+from spaceform.study.place import perform
 from spaceform.study.plan import Conditions, recipes
-from spaceform.study.processes import perform
 
 SHORT = {"budget.epochs": 1, "budget.episodes": 2}
 
@@ -175,31 +174,10 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path):
     train(tiny(), tmp_path / "run", dataset=digits)
 
 
-def test_runs_of_earlier_versions_go_on_and_are_evaluated(tmp_path):
-    digits, folder = data.load("digits"), tmp_path / "run"
-    with pytest.raises(Stop):
-        train(tiny(), folder, listener=stop_at_once, dataset=digits)
-    tensors, state = files.latest(folder)
-    files.clear(folder)
-    files.save(folder, tensors, {**state, "data": state["data"]["split"]})
-    labels = digits.labels.clone()
-    labels[:3] = 9
-    with pytest.raises(RecipeError, match="is not what it was"):
-        train(tiny(), folder, dataset=with_fields(digits, labels=labels))
-    run = train(tiny(), folder, dataset=digits)
-    assert [record["epoch"] for record in run.history] == [0, 1, 2]
-
-    result = json.loads((folder / "result.json").read_text())
-    del result["data"]
-    files.write_json(folder / "result.json", result)
-    assert evaluate(folder)["items"] > 0
-    assert Study.plan(tmp_path / "s", [Job("cosine-seed0", "cosine", tiny())]).jobs
-
-
 # A study
 
 
-def finished(study: Study) -> None:
+def finished(study: StudyFolder) -> None:
     loaded: dict[object, object] = {}
     for job in study.unfinished():
         perform(job, study.path(job), lambda _: None, loaded)
@@ -215,19 +193,19 @@ def test_a_study_does_not_go_on_with_other_data(tmp_path):
     save(x)
     recipe = recipe_for(path)
     jobs = [Job(f"cosine-seed{seed}", "cosine", replace(recipe, seed=seed)) for seed in range(3)]
-    finished(Study.plan(out, jobs[:1]))
-    finished(Study.plan(out, jobs[:2]))
+    finished(StudyFolder.plan(out, jobs[:1]))
+    finished(StudyFolder.plan(out, jobs[:2]))
     plan = (out / "study.json").read_bytes()
 
     save(x[::-1])
     refused = f"the data '{path}' is not what cosine-seed0 in {out} was trained on: bring it back, or choose"
     for planned in (jobs, jobs[2:]):  # those that are there stand in the report, asked for or not
         with pytest.raises(RecipeError, match=refused):
-            Study.plan(out, planned)
+            StudyFolder.plan(out, planned)
     assert (out / "study.json").read_bytes() == plan
 
     save(x)
-    assert len(Study.plan(out, jobs).unfinished()) == 1
+    assert len(StudyFolder.plan(out, jobs).unfinished()) == 1
 
 
 def test_the_digest_is_taken_once_for_all_runs_of_a_process():

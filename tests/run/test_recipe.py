@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spaceform.nets import ProjectionOptions, SmallOptions
 from spaceform.run import recipe as r
+from spaceform.run.optim import AdamW, Sgd
 
 TABLES = Path(__file__).parents[1] / "reference" / "paper_tables.csv"
 ROWS = list(csv.DictReader(TABLES.read_text().splitlines()))
@@ -20,6 +22,7 @@ EPISODES = {  # N, K, episodes an epoch, embedding dimension: appendix D.1 and D
     "cub200": (32, 4, 100, 512),
     "sop": (32, 2, 500, 512),
 }
+OPEN = ("cars196", "cub200", "sop")
 
 
 def number(cell: str) -> float | None:
@@ -67,6 +70,46 @@ def test_power_spherical_repeats_the_rows_of_vmf():
         assert ours.head.options == shared
 
 
+def test_last_layers_of_resnet50_start_as_in_the_papers_code():
+    for name, recipe in r.PAPER.items():
+        resnet = recipe.net.name == "resnet50"
+        assert resnet is (name.partition("/")[0] not in ("mnist", "fashion-mnist"))
+        if resnet:
+            assert recipe.net.init == "torch"
+        if recipe.head.name not in ("vmf", "power_spherical"):
+            assert recipe.head.options.get("init", "xavier") == ("torch" if resnet else "xavier")
+
+
+def test_batch_norm_is_frozen_as_the_text_says_or_as_the_code_does():
+    for name in r.PAPER:
+        if r.PAPER[name].net.name == "resnet50":
+            pretrained = r.PAPER[name].net.pretrained
+            assert r.PAPER[name].net.freeze_batch_norm == ("all" if pretrained else "none")
+            assert r.AUTHORS[name].net.freeze_batch_norm == ("statistics" if pretrained else "none")
+
+
+def test_the_authors_recipes_differ_from_the_text_in_what_is_documented():
+    differ = set()
+    for name in r.PAPER:
+        text, code = r.flatten(r.PAPER[name]), r.flatten(r.AUTHORS[name])
+        assert code["schedule.patience"] == text["schedule.patience"] + 1  # "after more than 15"
+        differ |= {(name, key) for key in {**text, **code} if text.get(key) != code.get(key)}
+    others = {(name, key) for name, key in differ if key != "schedule.patience"}
+    frozen = {(name, "net.freeze_batch_norm") for name in r.PAPER if r.PAPER[name].data.name in OPEN}
+    hyperplanes = {(f"{data}/hyperbolic", "head.init") for data in ("mnist", "fashion-mnist")}
+    sop = {
+        (f"sop/{h}", f"optim.{k}") for h in ("vmf", "power_spherical") for k in ("momentum", "temperature_lr")
+    }
+    assert others == frozen | hyperplanes | sop
+
+
+def test_a_profile_is_a_prefix():
+    assert r.load("authors/cub200/vmf") == r.AUTHORS["cub200/vmf"]
+    assert r.load("cub200/vmf") == r.PAPER["cub200/vmf"]
+    with pytest.raises(r.RecipeError, match="did you mean 'authors/cub200/vmf'"):
+        r.load("author/cub200/vmf")
+
+
 @pytest.mark.parametrize("name", list(r.QUICK))
 def test_quick_recipes_are_valid(name):
     assert r.QUICK[name].data.name == "digits"
@@ -78,19 +121,29 @@ def test_every_head_has_a_quick_recipe():
     assert {r.QUICK[name].head.name for name in r.QUICK} == set(HEADS)
 
 
-def test_json_round_trip_is_exact():
-    recipe = r.replace(r.PAPER["cifar100/arcface"], {"optim.lr": 0.1 + 0.2}, seed=3)
+@pytest.mark.parametrize("name", ["cifar100/arcface", "mnist/vmf", "digits/standard"])
+def test_json_round_trip_is_exact(name):
+    recipe = r.replace(r.load(name), {"optim.lr": 0.1 + 0.2}, seed=3)
     assert r.make(json.loads(recipe.to_json())) == recipe
     assert r.make(json.loads(recipe.to_json())).digest == recipe.digest
     assert r.replace(recipe, seed=4).digest != recipe.digest
 
 
-def test_what_was_begun_before_there_was_dropout_goes_on():
-    """Checkpoints and searches know their recipe by this digest."""
-    recipe = r.replace(r.PAPER["mnist/power_spherical"], seed=2)
-    assert recipe.digest == "400f7b8c8dbf96e80004de107eb0bc7049e121efc9cf17d438972b8ec84e9db2"
-    dropped = [r.replace(recipe, {"net.dropout": p}).digest for p in (0.1, 0.2)]
-    assert len({recipe.digest, *dropped}) == 3
+def test_another_net_keeps_what_it_has_as_well():
+    recipe = r.QUICK["digits/cosine"]
+    assert recipe.net == ProjectionOptions(dim=32, hidden=(256,))
+    assert r.replace(recipe, {"net.name": "small"}).net == SmallOptions(dim=32)
+    timm = r.replace(r.PAPER["cub200/cosine"], {"net.name": "resnet18"})
+    assert timm.net == r.PAPER["cub200/cosine"].net.model_copy(update={"name": "resnet18"})
+    back = r.replace(r.replace(recipe, {"net.name": "small"}), {"net.hidden": 4, "net.name": "projection"})
+    assert back.net == ProjectionOptions(dim=32, hidden=(4,))  # in whatever order they are given
+
+
+def test_the_optimiser_is_sgd_unless_named():
+    recipe = r.QUICK["digits/cosine"]
+    assert recipe.optim == Sgd(lr=0.1, temperature_lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-2)
+    adam = r.replace(recipe, {"optim.name": "adamw", "optim.lr": 1e-3}).optim
+    assert adam == AdamW(lr=1e-3, temperature_lr=0.01, weight_decay=1e-2)
 
 
 def test_a_recipe_is_frozen():
@@ -131,7 +184,7 @@ def test_settings(setting, key, value):
     [
         (
             ["optim.lrr=0.1"],
-            r"unknown key 'optim.lrr'; did you mean 'optim.lr'\? choose from optim.lr, .*\(30 in all\)",
+            r"optim 'sgd' has no option 'lrr'; did you mean 'lr'\? choose from lr, temperature_lr, ",
         ),
         (["lr=0.1"], r"unknown key 'lr'"),
         (["optim.lr=-1"], r"optim.lr must be greater than 0, got -1"),
@@ -139,12 +192,21 @@ def test_settings(setting, key, value):
         (["seed=0.5"], r"seed must be a valid integer"),
         (["precision=32"], r"precision must be '32-true', '64-true' or 'bf16-mixed', got 32"),
         (["head.name=vfm"], r"unknown head 'vfm'; did you mean 'vmf'\? choose from standard"),
-        (["head.betta=3"], r"unknown option of head 'cosine' 'betta'; did you mean 'beta'\?"),
+        (["head.betta=3"], r"head 'cosine' has no option 'betta'; did you mean 'beta'\?"),
         (["head.beta=-3"], r"beta must be positive"),
+        (["head.init=zeros"], r"head.init must be 'xavier' or 'torch', got 'zeros'"),
         (["head.beta=warm"], r"head.beta must be a valid number.*got 'warm'"),
         (["optim.momentum=0"], r"nesterov needs momentum above 0"),
         (["optim.lr=nan"], r"optim.lr must be .*finite.*nan"),
         (["optim.lr"], r"a setting is KEY=VALUE, such as optim.lr=0.1; got 'optim.lr'"),
+        (["optim.name=adam"], r"unknown optimiser 'adam'; did you mean 'adamw'\? choose from sgd, adamw"),
+        (["optim.name=adamw", "optim.momentum=0"], r"optim 'adamw' has no option 'momentum'; choose from lr"),
+        (
+            ["optim.name=adamw", "optim.betas=[0.9, 1.0]"],
+            r"optim.betas must lie in \[0, 1\), got",
+        ),
+        (["net.stem=cifar"], r"net 'projection' has no option 'stem'; choose from dim, hidden"),
+        (["net=3"], r"net must be a table, got 3"),
         (["net.dim.x=1"], r"unknown key 'net.dim.x'; did you mean 'net.dim'"),
     ],
 )

@@ -1,9 +1,11 @@
 """Killed at any moment, in one process or two: the end is the same."""
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 import torch
@@ -95,8 +97,78 @@ def test_a_damaged_checkpoint_costs_epochs_but_changes_nothing(tmp_path):
     path = tmp_path / "run" / files.CURRENT
     assert (tmp_path / "run" / files.PREVIOUS).exists()
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="set aside as files.damaged"):
+    with pytest.warns(UserWarning, match="set aside as checkpoint.damaged"):
         train(recipe, tmp_path / "run")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_sigterm_is_an_interrupt(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), tmp_path / "run", listener=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert train(tiny(), tmp_path / "run").result["epochs"] == 3
+
+
+def test_sigterm_ends_all_processes(tmp_path):
+    """Without a traceback, and the run can go on."""
+    code = f"""
+        import multiprocessing
+        from pathlib import Path
+
+        from spaceform.run.recipe import load
+        from spaceform.run.train import train
+
+        if __name__ == "__main__":
+            recipe = load(Path({str(tmp_path / "recipe.json")!r}))
+            try:
+                train(recipe, Path({str(tmp_path / "run")!r}), accelerator="cpu", devices=2)
+            except KeyboardInterrupt:
+                print("stopped", len(multiprocessing.active_children()))
+    """
+    recipe = tiny("cosine", budget__epochs=3000, budget__patience=3000)
+    (tmp_path / "recipe.json").write_text(recipe.to_json())
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and not (tmp_path / "run" / files.CURRENT).exists():
+        time.sleep(0.05)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "stopped 0\n"), err
+    assert "Traceback" not in err
+    assert files.latest(tmp_path / "run") is not None
+
+
+def test_sigterm_is_left_to_whoever_handles_it(tmp_path):
+    def kept(*_):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGTERM, kept)
+    seen = []
+    try:
+        train(tiny(), tmp_path / "run", listener=lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert set(seen) == {kept}
+    train(tiny(), tmp_path / "again", listener=lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+    assert kept is not seen[-1] is not before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("head", ["cosine", "hyperbolic"])
+def test_adamw_learns_and_goes_on_where_it_stopped(head, tmp_path):
+    recipe = replace(tiny(head, budget__epochs=6), {"optim.name": "adamw", "optim.lr": 3e-3})
+    history = train(recipe, tmp_path / "whole").history
+    assert history[-1]["loss"] < history[0]["loss"]
+    with pytest.raises(Stop):
+        train(recipe, tmp_path / "run", listener=stop_after(2))
+    train(recipe, tmp_path / "run")
     same(tmp_path / "whole", tmp_path / "run")
 
 

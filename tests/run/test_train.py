@@ -16,9 +16,10 @@ from spaceform.run.evaluate import evaluate
 from spaceform.run.finished import Run
 from spaceform.run.material import material
 from spaceform.run.model import build_model
+from spaceform.run.optim import parameter_groups
 from spaceform.run.recipe import QUICK, RecipeError, Schedule, replace
 from spaceform.run.state import Plateau
-from spaceform.run.train import TrainingError, parameter_groups, train
+from spaceform.run.train import Diverged, train
 
 # The protocol
 
@@ -46,11 +47,49 @@ def test_plateau_cuts_after_patience_and_stops_counting_at_a_better_score():
     ]
 
 
+def test_epochs_of_a_warm_up_do_not_count():
+    schedule = Schedule(factor=0.5, patience=2)
+    scores = [0.9, 0.8, 0.8, 0.8, 0.8, 0.3, 0.2, 0.2, 0.4]
+    seen = []
+    plateau = Plateau(warmup=5)
+    for epoch, score in enumerate(scores):
+        plateau = plateau.after(epoch, score, schedule)
+        seen.append((plateau.best_epoch, plateau.stale, plateau.cuts))
+    assert seen[:5] == [(0, 0, 0)] * 5  # neither a cut nor a stop, though nothing gets better
+    assert seen[5:] == [(5, 0, 0), (5, 1, 0), (5, 2, 1), (8, 0, 1)]
+
+
+def test_arcface_does_not_stop_before_its_margin_applies(tmp_path):
+    """With a rate too small to change a prediction, and without batch norm, all scores are equal."""
+    still = {"optim__lr": 1e-30, "optim__temperature_lr": 0.0, "net__hidden": None}
+    still |= {"budget__patience": 3, "budget__epochs": 20}
+    run = train(tiny("arcface", head__warmup_epochs=8, **still), tmp_path / "run")
+    assert (run.result["best_epoch"], run.result["epochs"]) == (8, 12)
+    assert run.model.head.margin.item() == pytest.approx(run.recipe.head.options["margin"])
+    short = train(tiny("arcface", head__warmup_epochs=8, budget__epochs=2), tmp_path / "short")
+    assert short.result["epochs"] == 2  # a budget that ends in the warm-up has a best epoch too
+
+
+@pytest.mark.parametrize("head", ["cosine", "hyperbolic"])
+def test_parameter_groups_of_adamw(head):
+    changes = {"optim.name": "adamw", "optim.weight_decay": 0.3, "optim.temperature_lr": 0.007}
+    recipe = replace(tiny(head), changes)
+    model = build_model(recipe, 10, (1, 8, 8))
+    groups = {group["name"]: group for group in parameter_groups(model.net, model.head, recipe.optim)}
+    decays = {name: group["weight_decay"] for name, group in groups.items()}
+    if head == "cosine":
+        assert decays == {"weights": 0.3, "biases": 0.0, "class_weights": 0.3, "temperature": 0.0}
+        assert groups["temperature"]["lr"] == 0.007
+    else:
+        assert decays == {"weights": 0.3, "biases": 0.0, "hyperplanes": 0.0}
+    assert isinstance(recipe.optim.build(list(groups.values())), torch.optim.AdamW)
+
+
 @pytest.mark.parametrize("head", list(HEADS))
 def test_parameter_groups(head):
     recipe = tiny(head, optim__weight_decay=0.3, optim__temperature_lr=0.007, optim__lr=0.2)
     model = build_model(recipe, 10, (1, 8, 8))
-    groups = {group["name"]: group for group in parameter_groups(model, recipe.optim)}
+    groups = {group["name"]: group for group in parameter_groups(model.net, model.head, recipe.optim)}
     listed = [p for group in groups.values() for p in group["params"]]
     assert len(listed) == len({id(p) for p in listed})
     assert {id(p) for p in listed} == {id(p) for p in model.parameters()}
@@ -90,7 +129,7 @@ def test_the_best_epoch_is_kept(tmp_path):
     assert run.result["score"] == max(scores)
     assert run.result["best_epoch"] == scores.index(max(scores))
     parts = material(recipe)
-    p = run.predict_proba(parts.dataset.inputs[parts.split.val])
+    p = run.predict_proba(parts.dataset.inputs[parts.split.val], calibrator=None)
     assert (p.argmax(1) == parts.targets[parts.split.val]).double().mean().item() == pytest.approx(
         max(scores)
     )
@@ -122,7 +161,7 @@ def test_preparation_sees_all_training_data_once_and_leaves_batch_norm_as_it_was
 
 
 def test_a_net_of_your_own(tmp_path):
-    recipe = tiny(net__name="mine")
+    recipe = replace(tiny(), {"net.name": "mine"})
     run = train(recipe, tmp_path / "run", net=Told())
     with pytest.raises(RecipeError, match="trained with a net of your own"):
         Run.load(tmp_path / "run")
@@ -159,12 +198,12 @@ def test_every_head_learns_and_repeats_bit_for_bit(head, tmp_path):
         run, dataset = Run.load(tmp_path / "a"), data.load("digits")
         np.testing.assert_array_equal(dataset.labels[torch.from_numpy(saved["index"])], saved["labels"])
         x = dataset.inputs[torch.from_numpy(saved["index"])]
-        p = run.predict_proba(x, calibrator=None, seed=0)
+        p = run.predict_proba(x, calibrator=None)
         np.testing.assert_allclose(p, saved["probabilities"], atol=1e-6)
-        calibrated = run.predict_proba(x, calibrator="temperature", seed=0)
+        calibrated = run.predict_proba(x, calibrator="temperature")
         np.testing.assert_allclose(calibrated, saved["probabilities_temperature"], atol=1e-6)
         assert run.best_calibrator == found["calibrator"] in ("temperature", "norm_aware_temperature")
-        calibrated = run.predict_proba(x, seed=0)
+        calibrated = run.predict_proba(x)
         np.testing.assert_allclose(calibrated, saved[f"probabilities_{found['calibrator']}"], atol=1e-6)
 
 
@@ -234,7 +273,7 @@ def test_two_processes_do_not_mix(tmp_path):
 
 
 def test_a_wrong_recipe_leaves_no_folder(tmp_path):
-    with pytest.raises(ValueError, match=r"net 'projection'; remove it"):
+    with pytest.raises(ValueError, match=r"net 'projection' has no option 'stem'"):
         train(tiny(net__stem="cifar"), tmp_path / "run")
     with pytest.raises(ValueError, match="there is no data 'nowhere'"):
         train(tiny(data__name="nowhere"), tmp_path / "run")
@@ -257,9 +296,7 @@ class Breaks(nn.Module):
 def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint(tmp_path):
     recipe = tiny(budget__episodes=4)
     passes = -(-len(material(recipe).split.train) // 30)
-    with pytest.raises(
-        TrainingError, match=r"not finite in epoch 1, step 2; try a lower optim.lr \(it is 0.1\)"
-    ):
+    with pytest.raises(Diverged, match=r"not finite in epoch 1, step 2; try a lower optim.lr \(it is 0.1\)"):
         train(recipe, tmp_path / "run", net=Breaks(passes + 4 + 2))
     _, state = files.latest(tmp_path / "run")
     assert state["epoch"] == 1
@@ -267,7 +304,7 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint
 
 
 def test_a_rate_that_is_too_high_is_told(tmp_path):
-    with pytest.raises(TrainingError, match=r"epoch 0, step \d; try a lower optim.lr \(it is 1e\+30\)"):
+    with pytest.raises(Diverged, match=r"epoch 0, step \d; try a lower optim.lr \(it is 1e\+30\)"):
         train(tiny("standard", optim__lr=1e30), tmp_path / "run")
 
 

@@ -60,7 +60,7 @@ def test_digits_and_the_papers_data_have_their_own_recipes():
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("task", ["classification", "retrieval"])
 def test_features_meet_a_projection_under_equal_conditions(features, budget, task):
-    found = recipes(str(features), ALL, Conditions(budget, task))
+    found = recipes(str(features), ALL, Conditions(budget, task, net="projection"))
     first = found["standard"]
     assert (first.net.name, first.net.standardize, first.net.dim) == ("projection", True, 40)
     assert first.budget.epochs == {"quick": 30, "full": 200}[budget]
@@ -72,20 +72,32 @@ def test_features_meet_a_projection_under_equal_conditions(features, budget, tas
     assert z.shape == (64, 40)
 
 
+def test_own_features_are_classified_by_the_engine_unless_a_net_is_named(features):
+    for conditions, net in (
+        (Conditions(), "features"),
+        (Conditions(net="features"), "features"),
+        (Conditions(task="retrieval"), "projection"),
+        (Conditions(net="projection"), "projection"),
+    ):
+        found = recipes(str(features), ALL, conditions)
+        assert {recipe.net.name for recipe in found.values()} == {net}
+        assert len(jobs(found, range(2))) == 2 * len(ALL)
+
+
 @pytest.mark.parametrize("width", [256, 257])
 def test_wide_features_are_thinned_in_classification(tmp_path, width):
     x = np.random.default_rng(0).normal(size=(60, width)).astype(np.float32)
     np.savez(tmp_path / "wide.npz", X=x, y=np.arange(60) % 6)
     for task, dropout in (("classification", 0.5 if width > 256 else 0.0), ("retrieval", 0.0)):
-        found = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(task=task))
+        found = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(task=task, net="projection"))
         assert {recipe.net.dropout for recipe in found.values()} == {dropout}
-    other = recipes(str(tmp_path / "wide.npz"), ALL, Conditions(net="projection"))
-    assert {recipe.net.dropout for recipe in other.values()} == {0.0}
 
 
 def test_standardised_features_train_at_any_scale(features):
     dataset = data.load(str(features))
-    recipe = replace(recipes(str(features), ["cosine"], Conditions())["cosine"], {"budget.epochs": 2})
+    recipe = replace(
+        recipes(str(features), ["cosine"], Conditions(net="projection"))["cosine"], {"budget.epochs": 2}
+    )
     scores = []
     for scale in (1e-3, 1.0, 1e3):
         scaled = with_fields(dataset, inputs=dataset.inputs * scale + 7 * scale)
@@ -104,7 +116,7 @@ def test_photos_become_thumbnails_and_files_are_predicted(photos, tmp_path):
     assert material(recipe).input_shape == (3, 64, 64)
     run = train(recipe, tmp_path / "run")
     files = sorted(photos.rglob("*.jpg"))
-    assert run.predict_proba(files).shape == (24, 3)
+    assert run.predict_proba(files, calibrator=None).shape == (24, 3)
     loaded = Run.load(tmp_path / "run")
     pixels = data.shrunk(files, 64)
     torch.testing.assert_close(loaded.embed(files), loaded.embed(pixels))
@@ -178,7 +190,7 @@ def test_recipe_files_take_the_place_of_defaults_and_must_be_equal(tmp_path):
         (["--temperature", "warm"], "'learned' and numbers, got 'warm'"),
         (["--temperature", "-3"], "beta must be positive"),
         (["--net", "resnet999"], "unknown net 'resnet999'; did you mean"),
-        (["--net", "small", "--set", "net.hidden=3"], "net.hidden=3 is not an option of net 'small'"),
+        (["--net", "small", "--set", "net.hidden=3"], "net 'small' has no option 'hidden'"),
         (["--set", "optim.lr=fast"], "optim.lr must be a valid number"),
         (["--recipes", "a.toml", "--net", "small"], "give --set net.name=... for --net"),
         (["--recipes", "a.toml", "--budget", "full"], "give --set budget.epochs=... for --budget"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +13,9 @@ import pytest
 
 from spaceform.run.finished import Run
 from spaceform.run.recipe import QUICK, Recipe, RecipeError, replace
-from spaceform.study.folder import Job, Study, at_work, figures, locked
-from spaceform.study.processes import Event, Pool, in_processes
+from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metrics, locked
+from spaceform.study.place import Event, perform
+from spaceform.study.processes import Pool, Processes
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 
@@ -32,20 +34,20 @@ def job(head: str = "cosine", seed: int = 0, **changes: object) -> Job:
 
 def test_a_plan_is_read_back_as_it_was(tmp_path):
     jobs = (job(), job("vmf", 3))
-    study = Study.plan(tmp_path / "s", jobs, {"budget": "quick"})
-    again = Study.open(tmp_path / "s")
+    study = StudyFolder.plan(tmp_path / "s", jobs, {"budget": "quick"})
+    again = StudyFolder.open(tmp_path / "s")
     assert again.jobs == study.jobs == jobs
     assert again.notes == {"budget": "quick"}
     assert [again.status(j).state for j in jobs] == ["waiting", "waiting"]
 
 
 def test_plans_join_and_other_settings_are_refused(tmp_path):
-    Study.plan(tmp_path / "s", [job(seed=0)])
-    joined = Study.plan(tmp_path / "s", [job(seed=0), job(seed=1)])
-    assert [j.name for j in Study.open(joined.folder).jobs] == ["cosine-seed0", "cosine-seed1"]
+    StudyFolder.plan(tmp_path / "s", [job(seed=0)])
+    joined = StudyFolder.plan(tmp_path / "s", [job(seed=0), job(seed=1)])
+    assert [j.name for j in StudyFolder.open(joined.folder).jobs] == ["cosine-seed0", "cosine-seed1"]
     with pytest.raises(RecipeError, match=r"optim\.lr was 0\.1 and is now 0\.2.*another --out"):
-        Study.plan(tmp_path / "s", [job(seed=1, optim__lr=0.2)])
-    assert len(Study.open(joined.folder).jobs) == 2
+        StudyFolder.plan(tmp_path / "s", [job(seed=1, optim__lr=0.2)])
+    assert len(StudyFolder.open(joined.folder).jobs) == 2
 
 
 def test_a_folder_that_is_no_study_is_left_alone(tmp_path):
@@ -53,12 +55,12 @@ def test_a_folder_that_is_no_study_is_left_alone(tmp_path):
     with pytest.raises(RecipeError, match="holds no study"), locked(tmp_path):
         pass
     with pytest.raises(RecipeError, match="holds no study"):
-        Study.open(tmp_path)
+        StudyFolder.open(tmp_path)
     with pytest.raises(RecipeError, match="is a file"), locked(tmp_path / "thesis.tex"):
         pass
     (tmp_path / "study.json").write_text('{"runs": 3, "notes": {}}')
     with pytest.raises(RecipeError, match="not a plan"):
-        Study.open(tmp_path)
+        StudyFolder.open(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["study.json", "thesis.tex"]
 
 
@@ -76,9 +78,9 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_a_run_of_another_machine_is_adopted_whole(tmp_path):
-    study = Study.plan(tmp_path / "s", [job()])
+    study = StudyFolder.plan(tmp_path / "s", [job()])
     one = study.jobs[0]
-    study.record_failure(one, "lost")
+    study.record_failure(one, Failure("ProcessLost", "lost"))
     assert study.status(one).state == "failed"
     result = b'{"epochs": 2, "score": 0.5, "seconds": 1.5}'
     study.adopt(
@@ -95,10 +97,10 @@ def test_a_run_of_another_machine_is_adopted_whole(tmp_path):
 def test_figures_have_dotted_names_and_those_of_the_chosen_calibrator():
     calibrated = {"temperature": {"nll": 1.0}, "vector": {"nll": 2.0}}
     flat = {"accuracy": 0.5, "calibrated.temperature.nll": 1.0, "calibrated.vector.nll": 2.0}
-    assert figures({"accuracy": 0.5, "calibrated": calibrated}) == flat
-    found = figures({"accuracy": 0.5, "calibrator": "vector", "calibrated": calibrated})
+    assert flat_metrics({"accuracy": 0.5, "calibrated": calibrated}) == flat
+    found = flat_metrics({"accuracy": 0.5, "calibrator": "vector", "calibrated": calibrated})
     assert found == {**flat, "calibrator": "vector", "calibrated.chosen.nll": 2.0}
-    assert figures({}) == {}
+    assert flat_metrics({}) == {}
 
 
 # Processes
@@ -106,9 +108,9 @@ def test_figures_have_dotted_names_and_those_of_the_chosen_calibrator():
 
 def test_runs_fail_alone_finish_once_and_are_tried_again(tmp_path):
     bad = job("standard", optim__lr=1e30)
-    study = Study.plan(tmp_path / "s", [bad, job("cosine"), job("vmf")])
+    study = StudyFolder.plan(tmp_path / "s", [bad, job("cosine"), job("vmf")])
     events: list[Event] = []
-    in_processes(study, 1, lambda event: events.append(event) if event else None)
+    Processes(1).finish(study, lambda event: events.append(event) if event else None)
     ends = [(e.job.name, e.kind) for e in events if e.kind not in ("started", "progress")]
     assert ends == [("standard-seed0", "failed"), ("cosine-seed0", "finished"), ("vmf-seed0", "finished")]
     assert any(e.kind == "progress" and e.progress and e.progress.done for e in events)
@@ -122,14 +124,14 @@ def test_runs_fail_alone_finish_once_and_are_tried_again(tmp_path):
 
     before = {p: p.stat().st_mtime_ns for p in study.folder.glob("runs/[cv]*/*")}
     events.clear()
-    in_processes(study, 1, lambda event: events.append(event) if event else None)
+    Processes(1).finish(study, lambda event: events.append(event) if event else None)
     assert {e.job.name for e in events} == {"standard-seed0"}
     assert {p: p.stat().st_mtime_ns for p in study.folder.glob("runs/[cv]*/*")} == before
 
 
 def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     long = job("cosine", budget__epochs=40, budget__patience=40)
-    study = Study.plan(tmp_path / "s", [long])
+    study = StudyFolder.plan(tmp_path / "s", [long])
     kinds: list[str] = []
     with Pool(1) as pool:
         pool.submit(long, study.path(long))
@@ -148,7 +150,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
     long, short = job("cosine", budget__epochs=500, budget__patience=500), job("cosine", 1)
     ends: list[tuple[str, str]] = []
     with Pool(1) as pool:
-        pool.submit(long, tmp_path / "long", measure=False)
+        pool.submit(long, tmp_path / "long", partial(perform, measure=False))
         while pool.busy:
             for event in pool.events():
                 if event.kind == "progress" and event.job == long:
@@ -156,7 +158,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
                 if event.kind in ("stopped", "finished"):
                     ends.append((event.job.name, event.kind))
             if pool.room and len(ends) == 1:
-                pool.submit(short, tmp_path / "short", measure=False)
+                pool.submit(short, tmp_path / "short", partial(perform, measure=False))
     assert ends == [("cosine-seed0", "stopped"), ("cosine-seed1", "finished")]
     assert not (tmp_path / "short" / "metrics.json").exists()
 
@@ -166,7 +168,7 @@ def test_a_run_can_be_asked_to_stop_and_the_worker_serves_on(tmp_path):
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "spaceform", "compare", "digits", "--out", str(folder)]
-    command += ["--heads", "cosine,standard", "--seeds", "1", "--workers", "1"]
+    command += ["--heads", "cosine,standard", "--seeds", "1", "--processes", "1"]
     command += ["--set", "budget.episodes=4", *options]
     return subprocess.Popen(
         command,
@@ -238,7 +240,7 @@ def test_killed_interrupted_locked_and_continued(tmp_path):
     assert third.returncode == 130
     assert said.strip().splitlines()[-1].startswith("error: stopped; the same command goes on")
     assert "Traceback" not in said
-    study = Study.open(out)
+    study = StudyFolder.open(out)
     assert [study.status(j).state for j in study.jobs] == ["running", "waiting"]
     assert not at_work(out)
     asked = subprocess.run(

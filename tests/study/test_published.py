@@ -72,7 +72,7 @@ def test_differences_are_in_standard_errors_of_both_together():
     assert (one.sem, one.seeds) == (None, 1)
     assert one.errors == pytest.approx(0.0, abs=1e-6)
     rounded = pairs["auroc_confidence", "vmf"]
-    assert rounded.figure.uncertainty == pytest.approx(0.005 / 3**0.5)
+    assert rounded.printed.uncertainty == pytest.approx(0.005 / 3**0.5)
 
 
 def test_short_runs_say_so():

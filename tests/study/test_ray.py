@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spaceform.run.recipe import QUICK, RecipeError, replace
-from spaceform.study.folder import Job, Study
-from spaceform.study.processes import Event
+from spaceform.study.folder import Job, StudyFolder
+from spaceform.study.place import Event
 
 ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test runs on Ray")
-from spaceform.study.ray import ClusterError, on_cluster  # noqa: E402 (needs ray)
+from spaceform.study.ray import ClusterError, Ray  # noqa: E402 (needs ray)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
@@ -40,7 +40,7 @@ def cluster(monkeypatch):
 def test_every_run_completes_once_although_a_node_dies(cluster, tmp_path):
     other = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    study = Study.plan(tmp_path / "s", [job(seed, 60) for seed in range(3)])
+    study = StudyFolder.plan(tmp_path / "s", [job(seed, 60) for seed in range(3)])
     events: list[Event] = []
     killed = threading.Event()
 
@@ -53,7 +53,7 @@ def test_every_run_completes_once_although_a_node_dies(cluster, tmp_path):
             cluster.remove_node(other, allow_graceful=False)
 
     began = time.monotonic()
-    on_cluster(study, watch, address=cluster.address)
+    Ray(cluster.address).finish(study, watch)
     print(f"{time.monotonic() - began:.0f} s")
     assert killed.is_set()
     kinds = [(e.job.name, e.kind) for e in events if e.kind != "progress"]
@@ -67,16 +67,16 @@ def test_every_run_completes_once_although_a_node_dies(cluster, tmp_path):
     assert not [p for p in (study.folder / "runs").iterdir() if p.name.startswith(".")]
 
     stamps = {p: p.stat().st_mtime_ns for p in Path(study.folder).glob("runs/*/*")}
-    on_cluster(study, address=cluster.address)  # nothing is left to do
+    Ray(cluster.address).finish(study)  # nothing is left to do
     assert stamps == {p: p.stat().st_mtime_ns for p in Path(study.folder).glob("runs/*/*")}
 
-    greedy = Study.plan(tmp_path / "greedy", [job(9, 1)])
+    greedy = StudyFolder.plan(tmp_path / "greedy", [job(9, 1)])
     with pytest.raises(RecipeError, match="no host of the cluster has 1 CPUs and 4 GPUs"):
-        on_cluster(greedy, address=cluster.address, gpus=4.0)
+        Ray(cluster.address, gpus=4.0).finish(greedy)
 
 
 def test_where_no_cluster_answers_it_says_how_to_start_one(tmp_path):
-    study = Study.plan(tmp_path / "s", [job(0, 1)])
+    study = StudyFolder.plan(tmp_path / "s", [job(0, 1)])
     os.environ.pop("RAY_ADDRESS", None)
     with pytest.raises(ClusterError, match="ray start --head"):
-        on_cluster(study, address="auto")
+        Ray().finish(study)

@@ -8,8 +8,10 @@ import pytest
 from optuna.trial import TrialState
 
 from spaceform.run.recipe import QUICK, RecipeError, flatten, load, replace
-from spaceform.study.search import GRID, search, space, standing, to_toml
+from spaceform.study.processes import Processes
 from spaceform.study.search import _open as open_study
+from spaceform.study.search import search_head, standing, to_toml, trials_of
+from spaceform.study.space import RATES, space
 
 TINY = {"budget.epochs": 4, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 RECIPE = replace(QUICK["digits/cosine"], TINY)
@@ -37,7 +39,8 @@ def test_the_space_makes_valid_recipes_and_holds_the_start(head, sampler):
         for key, distribution in distributions.items():
             assert distribution._contains(distribution.to_internal_repr(flatten(recipe)[key]))
     else:
-        assert all(d.choices == GRID[key] for key, d in distributions.items())
+        assert all(d.choices == RATES[key] for key, d in distributions.items() if key in RATES)
+        assert all(len(d.choices) > 1 for d in distributions.values())
 
 
 def test_search_continues_and_ends_at_the_best(tmp_path):
@@ -51,8 +54,9 @@ def test_search_continues_and_ends_at_the_best(tmp_path):
     trial.set_user_attr("folder", "cosine-0")
     lost = trial.params
 
-    best, sentence = search(RECIPE, tmp_path, trials=4, workers=1, say=said.append)
-    assert "the best of 4 trials" in sentence
+    ended = search_head(RECIPE, tmp_path, trials=4, on=Processes(1), say=said.append)
+    best = ended.recipe
+    assert "the best of 4 trials" in ended.sentence
     assert len(said) == 4
     again = open_study(RECIPE, tmp_path, "tpe", None)
     assert again.trials[0].state == TrialState.FAIL
@@ -69,8 +73,7 @@ def test_search_continues_and_ends_at_the_best(tmp_path):
     assert line.endswith(f"best validation score {max(finished):.4f}")
     assert "4 trials done" in line
     before = len(again.trials)
-    same, _ = search(RECIPE, tmp_path, trials=4, workers=1)
-    assert same == best
+    assert search_head(RECIPE, tmp_path, trials=4, on=Processes(1)).recipe == best
     assert len(open_study(RECIPE, tmp_path, "tpe", None).trials) == before
 
 
@@ -83,20 +86,24 @@ def test_hopeless_trials_are_cut_short_and_diverged_ones_count(tmp_path):
             good.report(1.0, epoch)
         study.tell(good, 1.0)
     said: list[str] = []
-    search(recipe, tmp_path, trials=6, workers=1, say=said.append)
+    search_head(recipe, tmp_path, trials=6, on=Processes(1), say=said.append)
     states = [t.state for t in open_study(recipe, tmp_path, "tpe", None).trials]
     assert states == [TrialState.COMPLETE] * 5 + [TrialState.PRUNED]
     assert said[0].startswith("cosine-5: cut short")
 
     wild = replace(QUICK["digits/standard"], {**TINY, "optim.lr": 1e30})
-    _, sentence = search(wild, tmp_path, trials=1, workers=1, say=said.append)
+    ended = search_head(wild, tmp_path, trials=1, on=Processes(1), say=said.append)
     assert said[1].startswith("standard-0: diverged")
-    assert sentence.startswith("validation score 0.0000")
+    assert ended.sentence.startswith("validation score 0.0000")
+    table = trials_of(tmp_path)
+    assert list(table["head"]) == ["cosine"] * 6 + ["standard"]
+    assert list(table["diverged"]) == [False] * 6 + [True]
+    assert table["optim.lr"].iloc[-1] == 1e30
 
 
 def test_a_storage_that_cannot_be_used_is_named(tmp_path):
     with pytest.raises(RecipeError, match=r"the storage 'sqlite:////nowhere/at/all\.db' cannot be used"):
-        search(RECIPE, tmp_path, trials=1, storage="sqlite:////nowhere/at/all.db")
+        search_head(RECIPE, tmp_path, trials=1, storage="sqlite:////nowhere/at/all.db")
     assert json.dumps([p.name for p in tmp_path.iterdir()]) == "[]"
 
 
@@ -105,9 +112,9 @@ def test_data_that_changed_are_refused(tmp_path):
     X, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
     np.savez(tmp_path / "mine.npz", X=X, y=y)
     recipe = replace(RECIPE, {"data.name": str(tmp_path / "mine.npz")})
-    _, before = search(recipe, tmp_path / "out", trials=1, workers=1)
+    before = search_head(recipe, tmp_path / "out", trials=1, on=Processes(1))
     np.savez(tmp_path / "mine.npz", X=X[::-1], y=y)
     with pytest.raises(RecipeError, match=r"is not what the search .* began with: bring it back"):
-        search(recipe, tmp_path / "out", trials=2, workers=1)
+        search_head(recipe, tmp_path / "out", trials=2, on=Processes(1))
     np.savez(tmp_path / "mine.npz", X=X, y=y)
-    assert search(recipe, tmp_path / "out", trials=1, workers=1)[1] == before
+    assert search_head(recipe, tmp_path / "out", trials=1, on=Processes(1)) == before

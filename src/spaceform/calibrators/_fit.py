@@ -11,8 +11,33 @@ from torch import Tensor
 _BLOCK = 1 << 17  # logits worked on at a time: they stay in cache
 
 
+class Examples(NamedTuple):
+    """What a calibrator is fitted to. Every weight is positive; a weight of 2 is an example given twice."""
+
+    logits: Float[Tensor, "draws batch classes"]
+    y: Int[Tensor, " batch"]
+    weight: Float[Tensor, " batch"]
+
+    @property
+    def total(self) -> float:
+        """The number of examples, as their weights count it."""
+        return float(self.weight.sum())
+
+    def part(self, rows: Tensor) -> "Examples":
+        """Some of the examples, by a mask."""
+        return Examples(self.logits[:, rows], self.y[rows], self.weight[rows])
+
+    def few(self, most: int) -> "Examples":
+        """At most so many examples, evenly spread."""
+        step = -(-len(self.y) // most)
+        return self if step == 1 else Examples(*(x.contiguous() for x in self._every(step)))
+
+    def _every(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self.logits[:, ::step], self.y[::step], self.weight[::step]
+
+
 class Losses(NamedTuple):
-    """Mean loss; per-example derivatives in β."""
+    """Weighted mean loss; derivatives in β of every example's loss, times its weight."""
 
     value: float
     slope: Float[Tensor, " batch"]
@@ -25,23 +50,14 @@ class Value(NamedTuple):
     curvature: Float[Tensor, "p p"]
 
 
-def with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "draws batch classes"]:
-    """Huge logits in double precision, which the curvature of their loss needs."""
-    largest = float(L.abs().max())
-    if largest > 1e100:
-        raise ValueError(f"logits reach {largest:.0e}: the model has diverged; train it at a lower rate")
-    return L.double() if largest > 1e15 else L
-
-
-def loss(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: Float[Tensor, " batch"]
-) -> Losses:
+def loss(examples: Examples, β: Float[Tensor, " batch"]) -> Losses:
     """φ(β) = −log (1/S) Σₛ softmax(β ℓₛ)_y of every example and its two derivatives.
 
     With δ = ℓ − max ℓ and m = max ℓ − ℓ_y, one draw has −log p = β m + log Σ exp βδ, slope m + E[δ],
     curvature Var[δ]. Draws are joined by their posterior weights qₛ ∝ pₛ: slope Σ qₛ φₛ', curvature Σ qₛ
     φₛ'' − Var_q[φₛ'].
     """
+    L, y, weight = examples
     S, N, K = L.shape
     out = torch.empty(3, N, dtype=torch.float64, device=L.device)
     rows = max(1, _BLOCK // (S * K))
@@ -63,13 +79,13 @@ def loss(
         out[0, i : i + rows] = float(np.log(S)) - torch.logsumexp(-φ, 0)
         out[1, i : i + rows] = joined
         out[2, i : i + rows] = (q * (var - (slope - joined).square())).sum(0)
-    return Losses(out[0].mean().item(), out[1], out[2])
+    out *= weight
+    return Losses(out[0].sum().item() / examples.total, out[1], out[2])
 
 
-def vector_loss(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], β: float, θ: Float[Tensor, " p"]
-) -> Value:
-    """Loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `loss`."""
+def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Value:
+    """Weighted mean loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `loss`."""
+    L, y, weight = examples
     S, N, K = L.shape
     w, b = θ[:K], θ[K:]
     value, slope = 0.0, torch.zeros_like(θ)
@@ -77,11 +93,12 @@ def vector_loss(
     rows = max(256, _BLOCK // (S * K))
     for i in range(0, N, rows):
         X = L[:, i : i + rows].double() * β
+        counts = weight[i : i + rows]
         of_y = y[i : i + rows, None].expand(S, -1, 1)
         logp = torch.log_softmax(X * w + b, -1)
         logp_y = logp.gather(-1, of_y).squeeze(-1)
-        value += float((float(np.log(S)) - torch.logsumexp(logp_y, 0)).sum())
-        q = torch.softmax(logp_y, 0)[..., None]
+        value += float(counts @ (float(np.log(S)) - torch.logsumexp(logp_y, 0)))
+        q = (torch.softmax(logp_y, 0) * counts)[..., None]
         P = logp.exp_()
         qP, root = q * P, q.sqrt()
         own += torch.stack([(qP * X * X).sum((0, 1)), (qP * X).sum((0, 1)), qP.sum((0, 1))])
@@ -92,7 +109,7 @@ def vector_loss(
         joined = (q * g).sum(0)
         slope += joined.sum(0)
         if S > 1:  # the spread of the draws' gradients bends the loss down
-            spread = (root * (g - joined)).reshape(-1, 2 * K)
+            spread = (root * (g - joined / counts[:, None])).reshape(-1, 2 * K)
             shared.addmm_(spread.T, spread)
     H = torch.cat(
         [
@@ -100,75 +117,86 @@ def vector_loss(
             torch.cat([torch.diag(own[1]), torch.diag(own[2])], 1),
         ]
     )
-    return Value(value / N, slope / N, (H - shared) / N)
+    return Value(value / examples.total, slope / examples.total, (H - shared) / examples.total)
 
 
-def fit_inverse_temperature(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> float:
+def fit_inverse_temperature(examples: Examples, prior_spread: float | None = None) -> float:
     """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor.
 
-    Where every example is right there is no floor, and Laplace's rule says how far down to go.
+    Where every example is right there is no floor, and Laplace's rule says how far down to go. A prior
+    log β ~ N(0, prior_spread²) gives it one.
     """
-    S, N, _ = L.shape
-    few, labels = _part(L, y, 256)
-    spread = float((few.double() - few.double().mean(-1, keepdim=True)).square().mean().sqrt())
+    N, sample = len(examples.y), examples.few(256)
+    spread = float((L := sample.logits.double()).sub(L.mean(-1, keepdim=True)).square().mean().sqrt())
     if spread == 0:
         return 1.0  # every temperature gives the same probabilities
     grid = torch.logspace(-3, 3, 13, dtype=torch.float64, device=L.device) / spread
-    if all_right(few, labels) and all_right(L, y):
-        return _most_supported(L, y, max(1.0, grid[-1].item()))
-    scanned = [loss(few, labels, g.expand(len(labels))).value for g in grid]
-    θ, value = grid[int(np.argmin(scanned))].reshape(1), 0.0
+    if prior_spread is None and all_right(sample) and all_right(examples):
+        return _most_supported(examples, max(1.0, grid[-1].item()))
+
+    def objective(part: Examples) -> Callable[[Tensor], Value]:
+        return lambda θ: _with_prior(_at_one_temperature(part, θ), θ, examples.total, prior_spread)
+
+    scan = objective(sample)
+    θ = grid[int(np.argmin([scan(g[None]).value for g in grid]))].reshape(1)
+    floor = last_decrease(examples)
     for rows in (4096, N) if N > 8192 else (N,):
-        part, labels = _part(L, y, rows)
-
-        def evaluate(θ: Tensor, part: Tensor = part, labels: Tensor = labels) -> Value:
-            v = loss(part, labels, θ.expand(len(labels)))
-            return Value(v.value, v.slope.mean().reshape(1), v.curvature.mean().reshape(1, 1))
-
-        θ, value = minimise(evaluate, θ, grid[:1], grid[-1:], last=last_decrease(L))
+        θ, value = minimise(objective(examples.few(rows)), θ, grid[:1], grid[-1:], last=floor)
+    several_valleys = len(examples.logits) > 1 or prior_spread is not None
     one = torch.ones_like(θ)
-    if S > 1 and evaluate(one).value < value:  # several valleys: at least never worse than T = 1
-        θ, _ = minimise(evaluate, one, grid[:1], grid[-1:], last=last_decrease(L))
+    if several_valleys and objective(examples)(one).value < value:  # at least never worse than T = 1
+        θ, _ = minimise(objective(examples), one, grid[:1], grid[-1:], last=floor)
     return θ.item()
 
 
-def all_right(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"]) -> bool:
+def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Value:
+    v = loss(examples, θ.expand(len(examples.y)))
+    N = examples.total
+    return Value(v.value, v.slope.sum().reshape(1) / N, v.curvature.sum().reshape(1, 1) / N)
+
+
+def _with_prior(at: Value, θ: Float[Tensor, "1"], total: float, spread: float | None) -> Value:
+    """Plus (log β)²/2s² for all examples together."""
+    if spread is None:
+        return at
+    u, N = θ.log(), total * spread**2
+    return Value(
+        at.value + float(u.square()) / (2 * N),
+        at.slope + u / (θ * N),
+        at.curvature + ((1 - u) / (θ.square() * N)).reshape(1, 1),
+    )
+
+
+def all_right(examples: Examples) -> bool:
     """Whether no class exceeds the right one, in any draw: the loss then falls for ever as β → ∞."""
-    of_y = L.gather(-1, y[:, None].expand(len(L), -1, 1)).squeeze(-1)
+    L = examples.logits
+    of_y = L.gather(-1, examples.y[:, None].expand(len(L), -1, 1)).squeeze(-1)
     return bool((of_y == L.amax(-1)).all())
 
 
-def _most_supported(L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], upper: float) -> float:
+def _most_supported(examples: Examples, upper: float) -> float:
     """The β in [1, upper] up to which N right answers of N support more confidence.
 
     Laplace's rule of succession gives the next answer the probability (N + 1)/(N + 2) of being right: β
     raises the mean probability of the right class no higher. It increases with β, so bisection finds it.
     """
-    N = len(y)
+    L, y, weight = examples
 
     def doubt(β: float) -> float:
         """The mean probability of a wrong class."""
         total, rows = 0.0, max(1, _BLOCK // L[:, 0].numel())
-        for i in range(0, N, rows):
+        for i in range(0, len(y), rows):
             p = torch.softmax(L[:, i : i + rows].double() * β, -1).mean(0)
-            total += float((1 - p.gather(-1, y[i : i + rows, None])).sum())
-        return total / N
+            total += float(weight[i : i + rows] @ (1 - p.gather(-1, y[i : i + rows, None]))[:, 0])
+        return total / examples.total
 
-    low, high, least = 1.0, upper, 1 / (N + 2)
+    low, high, least = 1.0, upper, 1 / (examples.total + 2)
     if doubt(low) <= least:
         return low
     for _ in range(40):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if doubt(middle) <= least else (middle, high)
     return low
-
-
-def _part(
-    L: Float[Tensor, "draws batch classes"], y: Int[Tensor, " batch"], rows: int
-) -> tuple[Float[Tensor, "draws part classes"], Int[Tensor, " part"]]:
-    """At most so many examples, evenly spread."""
-    step = -(-len(y) // rows)
-    return (L, y) if step == 1 else (L[:, ::step].contiguous(), y[::step].contiguous())
 
 
 def minimise(
@@ -210,9 +238,9 @@ def minimise(
     return θ, at.value
 
 
-def last_decrease(L: Float[Tensor, "draws batch classes"]) -> float:
+def last_decrease(examples: Examples) -> float:
     """Decreases below this drown in the rounding of the logits' dtype."""
-    return 1e-10 if L.dtype == torch.float64 else 1e-7
+    return 1e-10 if examples.logits.dtype == torch.float64 else 1e-7
 
 
 def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
@@ -226,17 +254,3 @@ def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p
         if int(failed) == 0:
             return torch.cholesky_solve(g[:, None], factor).squeeze(-1)
         extra = max(1e-14, 10 * extra)
-
-
-def ramps(κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"]) -> Float[Tensor, "batch gaps"]:
-    """How far log κ has come from each knot to the next, in [0, 1]."""
-    x = κ.log().clamp(at[0], at[-1])
-    return ((x[:, None] - at[:-1]) / at.diff()).clamp(0, 1)
-
-
-def monotone(
-    κ: Float[Tensor, " batch"], at: Float[Tensor, " knots"], rises: bool
-) -> Float[Tensor, "batch knots"]:
-    """Functions of κ whose sums with coefficients of at least 0 rise, or fall, between the knots."""
-    way = ramps(κ, at)
-    return torch.cat([torch.ones_like(way[:, :1]), way if rises else 1 - way], -1)

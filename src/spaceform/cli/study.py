@@ -1,48 +1,20 @@
-"""The commands of many runs: compare, reproduce, search, status. Arguments in, calls out."""
+"""The commands of many runs: compare, reproduce, search, status, report. Arguments in, calls out."""
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from spaceform.cli import verbosity
+from spaceform.study.choices import Length, Sampler
 
 if TYPE_CHECKING:
-    from spaceform.run.recipe import Recipe
-    from spaceform.study.folder import Job, Study
-
-
-class Budget(StrEnum):
-    """How long to train."""
-
-    quick = "quick"
-    full = "full"
-    paper = "paper"
-
-
-class Task(StrEnum):
-    """What for."""
-
-    classification = "classification"
-    retrieval = "retrieval"
-
-
-class Sampler(StrEnum):
-    """How a search goes about."""
-
-    tpe = "tpe"
-    grid = "grid"
-
-
-class Where(StrEnum):
-    """What carries out the runs."""
-
-    processes = "processes"
-    ray = "ray"
-
+    from spaceform.cli.terminal import Board
+    from spaceform.study.folder import RunStatus
+    from spaceform.study.place import Place
+    from spaceform.verbs.outcome import Study
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
@@ -52,52 +24,72 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of every recipe; repeatable."),
 ]
-Processes = Annotated[
-    int | None, typer.Option("--workers", help="Processes of one thread each; default: one a core.", min=1)
+Count = Annotated[
+    int | None,
+    typer.Option("--processes", help="Runs at a time, one thread each; default: one for each core.", min=1),
 ]
-On = Annotated[Where, typer.Option("--on", help="Local processes, or a running Ray cluster.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Processes that decode the photos of a run; default: the cores to spare.", min=0),
+]
+Where = Annotated[
+    Literal["processes", "ray"], typer.Option("--on", help="Local processes, or a running Ray cluster.")
+]
 Address = Annotated[str, typer.Option(help="Of the Ray cluster.")]
 Cpus = Annotated[float, typer.Option(help="CPUs that a run asks the cluster for.", min=0)]
 Gpus = Annotated[float, typer.Option(help="GPUs that a run asks the cluster for.", min=0)]
-TaskOption = Annotated[
-    Task | None, typer.Option(help="Retrieval holds classes out; default: what the data are for.")
+Purpose = Annotated[
+    Literal["classification", "retrieval"] | None,
+    typer.Option(
+        "--task", help="Known classes, or neighbours among classes held out; default: the data set's own."
+    ),
 ]
 Imbalance = Annotated[float, typer.Option(help="Largest over smallest training class.", min=1)]
 Noise = Annotated[
     float, typer.Option("--label-noise", help="Share of wrong training labels.", min=0, max=0.99)
 ]
-NetOption = Annotated[
+NetName = Annotated[
     str | None, typer.Option("--net", help="small, residual, projection, resnet50, or any model of timm.")
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (compare, reproduce, search, status):
+    for command in (compare, reproduce, search, status, report):
         app.command()(command)
 
 
 def compare(
     data: DataArgument,
     heads: Heads = "all",
-    seeds: Annotated[int, typer.Option(help="Replications.", min=1)] = 3,
-    budget: Annotated[Budget | None, typer.Option(help="How long to train; default: quick.")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Runs of each head: a number, or auto: three, then more where they are needed."),
+    ] = None,
+    budget: Annotated[Length | None, typer.Option(help="How long to train; default: quick.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
-    task: TaskOption = None,
+    task: Purpose = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     temperature: Annotated[
-        str, typer.Option(help="Variants of spherical heads, such as learned,16,32,64.")
+        str, typer.Option(help="Variants of heads with a temperature, such as learned,16,32,64.")
     ] = "",
-    net: NetOption = None,
+    net: NetName = None,
     recipes: Annotated[
         list[Path] | None,
         typer.Option(help="Recipe files, or folders of them, one for each head; --set changes them all."),
     ] = None,
-    search: Annotated[int, typer.Option(help="Search every head first, with this many trials.", min=0)] = 0,
+    search: Annotated[
+        int | None,
+        typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="The best answer that so many minutes can give.", min=0)
+    ] = None,
     settings: Settings = None,
-    workers: Processes = None,
-    on: On = Where.processes,
+    processes: Count = None,
+    workers: Workers = None,
+    on: Where = "processes",
     address: Address = "auto",
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
@@ -106,42 +98,30 @@ def compare(
 
     Example: spaceform compare digits
     """
-    from spaceform.data import load
-    from spaceform.run.recipe import RecipeError, parse_setting
-    from spaceform.study.folder import locked
-    from spaceform.study.plan import Conditions, jobs, read_recipes, seeds_from
-    from spaceform.study.plan import recipes as plan
+    import spaceform
 
-    if recipes and (net or budget):
-        option, key = ("--net", "net.name") if net else ("--budget", "budget.epochs")
-        raise RecipeError(
-            f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
-        )
-    length = budget or Budget.quick
-    dataset = load(data)
-    conditions = Conditions(
-        length.value,
-        task.value if task else None,
-        imbalance,
-        label_noise,
-        net,
-        dict(map(parse_setting, settings or ())),
+    study = spaceform.compare(
+        data,
+        heads,
+        seeds=_seeds(seeds),
+        out=out,
+        budget=budget,
+        task=task,
+        net=net,
+        imbalance=imbalance,
+        label_noise=label_noise,
+        temperatures=[part.strip() for part in temperature.split(",") if part.strip()],
+        recipes=recipes or (),
+        search=search,
+        minutes=minutes,
+        settings=_changes(settings),
+        on=_place(on, processes, address, cpus, gpus),
+        workers=workers,
+        watch=_board,
+        say=_tell,
     )
-    found = plan(data, _heads(heads), conditions, dataset=dataset)
-    if recipes:
-        found = read_recipes(recipes, found, conditions.settings)
-    temperatures = [part.strip() for part in temperature.split(",") if part.strip()]
-    planned = jobs(found, seeds_from(seeds), temperatures)  # a wrong plan leaves no folder behind
-    folder = out or Path(f"spaceform-{dataset.name}")
-    notes: dict[str, Any] = {"kind": "compare", "data": dataset.name, "budget": length.value}
-    notes |= {"data_note": dataset.note} if dataset.note else {}
-    with locked(folder):
-        if search:
-            found = _search(found, folder / "search", search, Sampler.tpe, None, workers)
-            notes["search"] = f"{search} trials for each head, on the validation split"
-            planned = jobs(found, seeds_from(seeds), temperatures)
-        study = _carry_out(folder, planned, notes, workers, on, address, cpus, gpus)
-    _close([folder], folder, _show(study))
+    failed = _show(study)
+    _close([study.folder], study.folder, failed)
 
 
 def reproduce(
@@ -151,12 +131,13 @@ def reproduce(
     epochs: Annotated[
         int | None, typer.Option(help="At most this many epochs; the paper has 1000.", min=1)
     ] = None,
-    out: Annotated[Path, typer.Option(help="A folder of studies, one a data set.")] = Path(
+    out: Annotated[Path, typer.Option(help="A folder of studies, one for each data set.")] = Path(
         "spaceform-reproduce"
     ),
     settings: Settings = None,
-    workers: Processes = None,
-    on: On = Where.processes,
+    processes: Count = None,
+    workers: Workers = None,
+    on: Where = "processes",
     address: Address = "auto",
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
@@ -165,36 +146,28 @@ def reproduce(
 
     Example: spaceform reproduce mnist
     """
+    import spaceform
     from spaceform.cli.terminal import print_beside
-    from spaceform.data import load
-    from spaceform.run.recipe import RecipeError, parse_setting, unknown
-    from spaceform.study import published
-    from spaceform.study.folder import locked
-    from spaceform.study.plan import Conditions, jobs, seeds_from
-    from spaceform.study.plan import recipes as plan
+    from spaceform.verbs.compare import paper_data
 
-    chosen = list(published.DATA) if names == ["all"] else names
+    place, changes, failed = _place(on, processes, address, cpus, gpus), _changes(settings), 0
+    chosen = paper_data(names)  # all data are looked at before the first run starts
     for name in chosen:
-        if name not in published.DATA:
-            raise RecipeError(unknown("data set of the paper", name, [*published.DATA, "all"]))
-    changes = dict(map(parse_setting, settings or ()))
-    changes |= {} if epochs is None else {"budget.epochs": epochs}
-    plans = {}
-    for name in chosen:  # all data are looked at before the first run starts
-        dataset = load(name)
-        recipes = plan(name, _heads(heads), Conditions("paper", settings=changes), dataset=dataset)
-        plans[name] = jobs(recipes, seeds_from(seeds)), dataset.note
-    failed = 0
-    for name, (planned, data_note) in plans.items():
-        limit = min(job.recipe.budget.epochs for job in planned)
-        shortened = published.shortened(seeds, limit)
-        notes = {"kind": "reproduce", "data": name, "shortened": shortened, "data_note": data_note}
-        with locked(out / name) as folder:
-            study = _carry_out(folder, planned, notes, workers, on, address, cpus, gpus)
-        table = study.results()
-        note = " ".join(part for part in (shortened, data_note, _changed(settings)) if part)
+        study = spaceform.reproduce(
+            name,
+            heads,
+            seeds=seeds,
+            epochs=epochs,
+            out=out / name,
+            settings=changes,
+            on=place,
+            workers=workers,
+            watch=_board,
+            say=_tell,
+        )
         typer.echo(f"\n{name}")
-        print_beside(published.beside(table, name), note)
+        told = [study.notes["shortened"], study.notes["data_note"], _changed(settings)]
+        print_beside(study.beside_paper, " ".join(filter(None, told)))
         failed += _show(study)
     folders = [out / name for name in chosen]
     _close(folders, folders[0] if len(folders) == 1 else out, failed)
@@ -205,133 +178,127 @@ def search(
     head: Annotated[str, typer.Option("--head", help="Comma-separated names; each gets as many trials.")],
     trials: Annotated[int, typer.Option(help="Trials for each head.", min=1)] = 50,
     sampler: Annotated[
-        Sampler, typer.Option(help="tpe learns as it goes; grid is the paper's way.")
-    ] = Sampler.tpe,
+        Sampler, typer.Option(help="tpe learns from earlier trials; grid is the paper's way.")
+    ] = "tpe",
     storage: Annotated[
         str | None, typer.Option(help="Any storage URL of Optuna, for many machines; default: SQLite.")
     ] = None,
-    budget: Annotated[Budget, typer.Option(help="How long to train.")] = Budget.quick,
+    budget: Annotated[Length, typer.Option(help="How long to train.")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Its folder; default: spaceform-DATA-search.")] = None,
-    task: TaskOption = None,
+    task: Purpose = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
-    net: NetOption = None,
+    net: NetName = None,
     settings: Settings = None,
-    workers: Processes = None,
+    processes: Count = None,
+    workers: Workers = None,
 ) -> None:
     """Search the rates and options of a head on the validation split, and write the best as a recipe.
 
     Example: spaceform search digits --head vmf --trials 20
     """
-    from spaceform.data import load
-    from spaceform.run.recipe import parse_setting
-    from spaceform.study.folder import locked
-    from spaceform.study.plan import Conditions
-    from spaceform.study.plan import recipes as plan
+    import spaceform
 
-    dataset = load(data)
-    changes = dict(map(parse_setting, settings or ()))
-    conditions = Conditions(budget.value, task.value if task else None, imbalance, label_noise, net, changes)
-    found = plan(data, _heads(head), conditions, dataset=dataset)
-    with locked(out or Path(f"spaceform-{dataset.name}-search")) as folder:
-        _search(found, folder, trials, sampler, storage, workers)
-    typer.echo(
-        f"train one with `spaceform train {folder / next(iter(found))}.toml --out DIR`, or compare them:"
+    study = spaceform.search(
+        data,
+        head,
+        trials=trials,
+        sampler=sampler,
+        storage=storage,
+        out=out,
+        budget=budget,
+        task=task,
+        net=net,
+        imbalance=imbalance,
+        label_noise=label_noise,
+        settings=_changes(settings),
+        on=spaceform.Processes(processes),
+        workers=workers,
+        say=_tell,
     )
-    typer.echo(f"spaceform compare {data} --heads {','.join(found)} --recipes {folder}")
+    heads = list(study.notes["searched"])
+    for name, sentence in study.notes["searched"].items():
+        typer.echo(f"{name}: {sentence}")
+    typer.echo(f"train one with `spaceform train {study.folder / heads[0]}.toml --out DIR`, or compare them:")
+    typer.echo(f"spaceform compare {data} --heads {','.join(heads)} --recipes {study.folder}")
 
 
 def status(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a study or a search.")],
 ) -> None:
-    """Show where the runs of a study or the trials of a search stand, while it runs or after.
+    """Show how far the runs of a study or the trials of a search are, while it runs or after.
 
     Example: spaceform status spaceform-digits
     """
+    import spaceform
     from spaceform.cli.terminal import print_status
-    from spaceform.study.folder import Study, at_work
+    from spaceform.study.folder import at_work
 
-    searches = [place for place in (folder, folder / "search") if (place / "search.db").exists()]
-    if searches:
-        from spaceform.study.search import standing
-
-        for sentence in standing(searches[0]):
-            typer.echo(sentence)
-        if not (folder / "study.json").exists():
-            typer.echo(
-                "a process is at work"
-                if at_work(folder)
-                else "no process is at work; the same command goes on"
-            )
-            return
-    study = Study.open(folder)
-    print_status([study.status(job) for job in study.jobs], at_work(folder))
+    study = spaceform.Study.open(folder)
+    for sentence in study.searches:
+        typer.echo(sentence)
+    print_status(study.statuses, at_work(folder))
 
 
-def _carry_out(
-    folder: Path,
-    planned: "Sequence[Job]",
-    notes: dict[str, Any],
-    workers: int | None,
-    on: Where,
-    address: str,
-    cpus: float,
-    gpus: float,
-) -> "Study":
-    from spaceform.cli.terminal import Board
-    from spaceform.study.folder import Study
-    from spaceform.study.processes import in_processes
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of studies or runs.", metavar="DIR")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: the folder report inside DIR.")
+    ] = None,
+) -> None:
+    """Write tables, figures and report.html, one self-contained page, from saved results.
 
-    study = Study.plan(folder, planned, notes)
+    Example: spaceform report runs/digits
+    """
+    from spaceform.report import write
+
+    typer.echo(f"written: {write(folders, out)}")
+
+
+def _seeds(text: str | None) -> "int | Literal['auto'] | None":
+    if text is None or text == "auto":
+        return "auto" if text else None
     try:
-        statuses = [study.status(job) for job in planned]
-        every = verbosity.seconds_between(30.0)
-        with Board(statuses, verbosity.progress_file(), every=every) as board:
-            if on is Where.ray:
-                from spaceform.study.ray import on_cluster
-
-                on_cluster(study, board, address=address, cpus=cpus, gpus=gpus)
-            else:
-                in_processes(study, workers, board)
-    finally:
-        study.collect()
-    return study
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--seeds takes a number or auto, got {text!r}") from None
 
 
-def _search(
-    found: "dict[str, Recipe]",
-    folder: Path,
-    trials: int,
-    sampler: Sampler,
-    storage: str | None,
-    workers: int | None,
-) -> "dict[str, Recipe]":
-    from spaceform.study.search import search as run_search
+def _place(on: str, processes: int | None, address: str, cpus: float, gpus: float) -> "Place":
+    import spaceform
 
-    best = {}
-    for head, recipe in found.items():
-        best[head], sentence = run_search(
-            recipe, folder, trials=trials, sampler=sampler.value, storage=storage, workers=workers, say=_tell
-        )
-        typer.echo(f"{head}: {sentence}")
-    return best
+    return spaceform.Ray(address, cpus, gpus) if on == "ray" else spaceform.Processes(processes)
+
+
+def _changes(settings: list[str] | None) -> dict[str, Any]:
+    from spaceform.run.recipe import parse_setting
+
+    return dict(map(parse_setting, settings or ()))
+
+
+def _changed(settings: list[str] | None) -> str:
+    return f"Changed: {', '.join(settings)}." if settings else ""
+
+
+def _board(statuses: "Sequence[RunStatus]") -> "Board":
+    from spaceform.cli.terminal import Board
+
+    return Board(statuses, verbosity.progress_file(), every=verbosity.seconds_between(30.0))
 
 
 def _show(study: "Study") -> int:
-    """The tables, the advice, and where they are; returns how many runs failed."""
-    from spaceform.cli.terminal import print_results
+    """The tables, the advice, where they are, and why runs failed; returns how many did."""
+    from spaceform.cli.terminal import failure_sentence, print_results
 
-    table = study.collect()
     typer.echo("")
-    print_results(table)
+    print_results(study.table, study.advice)
     typer.echo(f"\nresults: {study.folder / 'results.parquet'}")
-    failed = int((table["state"] == "failed").sum())
-    if failed:
-        _say(
-            f"error: {failed} of {len(table)} runs failed; `spaceform status {study.folder}` says why, "
-            "and the same command tries them again"
+    failures = study.failures
+    if failures:
+        print(
+            f"error: {failure_sentence(failures, len(study.jobs), study.folder)}", file=sys.stderr, flush=True
         )
-    return failed
+    return sum(map(len, failures.values()))
 
 
 def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
@@ -343,29 +310,6 @@ def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
         raise typer.Exit(1)
 
 
-def _heads(text: str) -> list[str]:
-    from spaceform.heads import HEADS
-    from spaceform.run.recipe import RecipeError
-    from spaceform.study.published import HEADS as PAPER_HEADS
-
-    if text == "all":
-        return list(HEADS)
-    if text == "paper":
-        return list(PAPER_HEADS)
-    named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not named:
-        raise RecipeError(f"no head is named; choose from {', '.join(HEADS)}, or 'all'")
-    return named
-
-
-def _changed(settings: list[str] | None) -> str:
-    return f"Changed: {', '.join(settings)}." if settings else ""
-
-
 def _tell(text: str) -> None:
     """Progress: nothing under --quiet."""
     print(text, file=verbosity.progress_file() or sys.stderr, flush=True)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO, final
 
@@ -14,10 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from spaceform.messages import counted
 from spaceform.run.progress import duration
-from spaceform.study import verdict
-from spaceform.study.folder import Status
-from spaceform.study.processes import Event
+from spaceform.study import summary
+from spaceform.study.folder import RunStatus
+from spaceform.study.judge import Advice
+from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
 _GAP = 2
@@ -43,7 +46,7 @@ class Board:
     """A watcher of studies: a live table where `file` is a terminal, else a plain line for what matters."""
 
     def __init__(
-        self, statuses: Iterable[Status], file: TextIO | None = None, *, every: float = 30.0
+        self, statuses: Iterable[RunStatus], file: TextIO | None = None, *, every: float = 30.0
     ) -> None:
         self._file = file or sys.stderr
         self._lines = {status.job.name: _line(status) for status in statuses}
@@ -133,7 +136,7 @@ def _shortened(lines: Sequence[_Line], most: int = 30) -> list[_Line]:
     return [lines[i] for i in sorted(kept)]
 
 
-def _line(status: Status, at_work: bool = True) -> _Line:
+def _line(status: RunStatus, at_work: bool = True) -> _Line:
     state = "stopped" if status.state == "running" and not at_work else str(status.state)
     epoch = str(status.epoch) if status.epoch else ""
     seconds = status.seconds
@@ -150,7 +153,7 @@ def _line(status: Status, at_work: bool = True) -> _Line:
 
 def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
     table = Table(caption=caption, caption_justify="left", box=None, pad_edge=False)
-    for name in ("head", "seed", "state", "epoch", "score", "time", "at least left"):
+    for name in ("head", "seed", "state", "epoch", "score", "time", "left, at least"):
         table.add_column(name, justify="left" if name in ("head", "state") else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for line in lines:
@@ -168,23 +171,34 @@ def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
     return table
 
 
-def print_status(statuses: Sequence[Status], at_work: bool) -> None:
-    """One line a run: where a study stands."""
+def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
+    """One line for each run: how far a study is."""
     lines = [_line(status, at_work) for status in statuses]
     states = [line.state for line in lines]
     counts = ", ".join(f"{states.count(state)} {state}" for state in _STYLE if state in states)
     note = "a process is at work" if at_work else "no process is at work; the same command goes on"
-    if all(state == "finished" for state in states):
+    if states and all(state == "finished" for state in states):
         note = "all is done"
-    _console().print(_runs_table(lines))
-    _console().print(f"{counts}; {note}")
+    if lines:
+        _console().print(_runs_table(lines))
+    _console().print(f"{counts}; {note}" if counts else note)
 
 
-def print_results(table: pd.DataFrame) -> None:
+def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: Path) -> str:
+    """How many runs failed, and why: the reason where it is one, else the most frequent."""
+    failed = sum(map(len, failures.values()))
+    reason, names = max(failures.items(), key=lambda item: len(item[1]))
+    why = (
+        reason if len(failures) == 1 else f"{names[0]}: {reason}; `spaceform status {folder}` has the others"
+    )
+    return f"{failed} of {counted(runs, 'run')} failed: {why}; the same command tries them again"
+
+
+def print_results(table: pd.DataFrame, advice: Advice | None) -> None:
     """The tables, what is under them, and the advice."""
     console = _console()
-    columns = verdict.measures(table)
-    rows = {measure: {row.label: row for row in verdict.summarize(table, measure)} for measure in columns}
+    columns = summary.measures(table)
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in columns}
     labels = list(dict.fromkeys(str(label) for label in table["label"]))
     if not columns:
         console.print("no run is finished yet: there is nothing to compare")
@@ -210,24 +224,24 @@ def print_results(table: pd.DataFrame) -> None:
         console.print(shown)
         if part[-1] is not columns[-1]:
             console.print()
-    for sentence in verdict.footnote(table):
+    for sentence in summary.footnote(table):
         console.print(sentence, style="dim")
     if plain and not alone:
         console.print("* marks what a terminal shows in bold.")
     console.print()
-    for found in verdict.advice(table):
-        console.print(found.sentence, highlight=False)
+    for sentence in advice.sentences() if advice is not None else ():
+        console.print(sentence, highlight=False)
 
 
-def _title(measure: verdict.Measure) -> list[str]:
+def _title(measure: summary.Measure) -> list[str]:
     """Words that a line break may part; the arrow best stays with the last."""
     *words, last = measure.title.split()
     return [*words, f"{last} {'↑' if measure.higher else '↓'}"]
 
 
 def _parts(
-    columns: Sequence[verdict.Measure], widths: dict[verdict.Measure, int], room: int
-) -> list[list[verdict.Measure]]:
+    columns: Sequence[summary.Measure], widths: dict[summary.Measure, int], room: int
+) -> list[list[summary.Measure]]:
     """Columns that stand side by side, in parts of about a size: no figure is ever broken."""
     for count in range(1, len(columns)):
         size = ceil(len(columns) / count)
@@ -237,7 +251,7 @@ def _parts(
     return [[measure] for measure in columns]
 
 
-def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone: bool) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None, plain: bool, alone: bool) -> str:
     if row is None:
         return "–"
     text = measure.text(row.mean, row.sem)
@@ -251,8 +265,8 @@ def _cell(measure: verdict.Measure, row: verdict.Row | None, plain: bool, alone:
 def print_beside(pairs: Sequence[Pair], note: str) -> None:
     """Paper and ours side by side, a table of the paper after the other."""
     console = _console()
-    for number, column in dict.fromkeys((p.figure.table, p.figure.column) for p in pairs):
-        chosen = [p for p in pairs if (p.figure.table, p.figure.column) == (number, column)]
+    for number, column in dict.fromkeys((p.printed.table, p.printed.column) for p in pairs):
+        chosen = [p for p in pairs if (p.printed.table, p.printed.column) == (number, column)]
         measure = chosen[0].measure
         shown = Table(
             title=f"Table {number}: {measure.title}", title_justify="left", box=None, pad_edge=False
@@ -262,7 +276,7 @@ def print_beside(pairs: Sequence[Pair], note: str) -> None:
         for p in chosen:
             shown.add_row(
                 p.label,
-                measure.text(p.figure.mean, p.figure.sem),
+                measure.text(p.printed.mean, p.printed.sem),
                 measure.text(p.mean, p.sem),
                 f"{(100 if measure.percent else 1) * p.difference:+.{2 if measure.percent else 3}f}",
                 f"{p.errors:+.1f}",
@@ -270,7 +284,7 @@ def print_beside(pairs: Sequence[Pair], note: str) -> None:
         console.print(shown)
         console.print()
     said = ["Mean ± standard error; differences in standard errors of both together, √(paper² + ours²)."]
-    if any(p.figure.sem is None for p in pairs):
+    if any(p.printed.sem is None for p in pairs):
         said.append("Table 1 prints no errors: that of its rounding stands in.")
     if any(p.sem is None for p in pairs):
         said.append("Ours with one seed has no error of its own; its difference is in the paper's alone.")

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
@@ -22,6 +23,7 @@ from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
+from spaceform.data.splits import split
 from spaceform.messages import counted
 
 VARIABLE = "SPACEFORM_DATA"
@@ -37,7 +39,8 @@ class Status:
     task: Task
     items: int
     classes: int
-    state: Literal["built in", "here", "in part", "archive here", "not here"]
+    """Of items and classes there are as many here; where none are, as many as there would be."""
+    state: Literal["built in", "here", "in part", "damaged", "archive here", "not here"]
     path: Path | None
 
 
@@ -96,11 +99,11 @@ def get(name: str, progress: Progress | None = None) -> Path:
 
 def list_datasets() -> list[Status]:
     """Every data set of the catalog, and whether it is here."""
-    return [Status(e.name, e.summary, e.task, e.items, e.classes, *_state(e)) for e in CATALOG.values()]
+    return [_status(entry) for entry in CATALOG.values()]
 
 
-def check(what: str | Path, *, photos: bool = False) -> list[Check]:
-    """Verify checksums and counts of a data set that is here; with ``photos``, decode each of them too."""
+def check(what: str | Path, *, photos: bool = True) -> list[Check]:
+    """Verify what is here: checksums, counts, whether it can be split; without ``photos``, decode none."""
     entry = CATALOG.get(str(what))
     checks: list[Check] = []
     if entry is not None and entry.remotes:
@@ -120,6 +123,7 @@ def check(what: str | Path, *, photos: bool = False) -> list[Check]:
         right = (items, classes) == (entry.items, entry.classes)
         found += "" if right else f"; all of it is {entry.items:,} and {entry.classes:,}"
     checks.append(Check("counts", right, f"{found} ({dataset.note})" if dataset.note else found))
+    checks.append(_check_split(dataset))
     if photos and not isinstance(dataset.inputs, torch.Tensor):
         checks += list(_check_photos(dataset.inputs))
     return checks
@@ -194,16 +198,30 @@ def _entry(name: str) -> Entry:
     return CATALOG[name]
 
 
-def _state(
-    entry: Entry,
-) -> tuple[Literal["built in", "here", "in part", "archive here", "not here"], Path | None]:
+def _status(entry: Entry) -> Status:
+    known = partial(Status, entry.name, entry.summary, entry.task)
     if not entry.remotes:
-        return "built in", None
+        return known(entry.items, entry.classes, "built in", None)
     place = find(entry)
-    if place is not None:
-        return ("here" if _whole(entry, place) else "in part"), place
-    archive = _found(entry.remotes[-1].name, entry)
-    return ("archive here", archive) if archive is not None else ("not here", None)
+    if place is None:
+        archive = _found(entry.remotes[-1].name, entry)
+        return known(entry.items, entry.classes, "not here" if archive is None else "archive here", archive)
+    try:
+        dataset = entry.read(place)
+    except DataError:
+        whole = _whole(entry, place)
+        return known(entry.items, entry.classes, "damaged" if whole else "in part", place)
+    items, classes = len(dataset), len(dataset.labels.unique())
+    return known(items, classes, "here" if items == entry.items else "in part", place)
+
+
+def _check_split(dataset: Dataset) -> Check:
+    try:
+        parts = split(dataset)
+    except DataError as error:
+        return Check("split", False, str(error))
+    sizes = ((len(parts.train), "train"), (len(parts.val), "validate"), (len(parts.test), "test"))
+    return Check("split", True, ", ".join(f"{size:,} {what}" for size, what in sizes))
 
 
 def _complete(entry: Entry, place: Path) -> bool:

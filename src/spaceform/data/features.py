@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
+from spaceform.data.guard import require_file, require_room
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 TABLES = frozenset({".parquet", ".csv"})
 _RESERVED = ("X", "y", "split", "groups", "classes")
+_LARGEST = 1e18
+"""The largest feature: float32 holds its square, which every net needs."""
 _INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
 """An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
 
@@ -92,29 +95,46 @@ def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
         raise DataError(
             f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is said below
-        x = x.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(bad):
         raise DataError(
             f"X in {path} has {counted(len(bad), 'row')} with NaN or infinite values, the first is row "
             f"{bad[0]}; remove or fill such rows."
         )
-    return x
+    for i in range(x.shape[1]):
+        _require_size(x[:, i], f"column {i} of X", path)
+    return x.astype(np.float32)
+
+
+def _require_size(column: NDArray[Any], name: str, path: Path) -> None:
+    """Refuse a column with a number that is too large to be a feature."""
+    if column.dtype.kind != "b" and len(column):
+        most = max(abs(float(column.min())), abs(float(column.max())))
+        if np.isfinite(most) and most > _LARGEST:
+            raise DataError(
+                f"{name} in {path} has a value of size {most:.3g}, and features go up to {_LARGEST:g}; "
+                "divide the column by a constant, or take its logarithm."
+            )
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    require_file(path)
     try:
         with open(path, "rb") as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as members:
+                    require_room(
+                        sum(m.file_size for m in members.infolist() if Path(m.filename).stem in _RESERVED),
+                        path,
+                    )
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise DataError(
                     f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
                 )
             return {name: _member(archive, name, path) for name in archive.files if name in _RESERVED}
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist.") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, MemoryError) as error:
         raise DataError(f"{path} is cut short or damaged ({error}); write it again by np.savez.") from error
     except DataError:
         raise
@@ -141,14 +161,14 @@ def _read_table(path: Path) -> "Table":
     import pyarrow.parquet as pq
 
     csv = path.suffix.lower() == ".csv"
+    require_file(path)
     try:
         if csv:
             empty = pa.csv.ConvertOptions(strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=empty)
         else:
+            require_room(_unpacked(pq.read_metadata(path)), path)
             table = pq.read_table(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist.") from error
     except (pa.ArrowException, OSError) as error:
         kind = "CSV" if csv else "parquet"
         raise DataError(
@@ -160,6 +180,12 @@ def _read_table(path: Path) -> "Table":
     if csv and any(pa.types.is_binary(field.type) for field in table.schema):
         raise DataError(f"{path} is not written in UTF-8; save it so.")
     return table
+
+
+def _unpacked(about: Any) -> int:
+    """Bytes of a Parquet file in memory, eight a number at the most; its metadata say how many there are."""
+    groups = (about.row_group(i) for i in range(about.num_row_groups))
+    return sum(8 * group.column(j).num_values for group in groups for j in range(group.num_columns))
 
 
 def _labels(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
@@ -207,9 +233,10 @@ def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArra
             "feature."
         )
     x = np.empty((len(table), len(features)), np.float32)
-    with np.errstate(over="ignore"):
-        for i, name in enumerate(features):
-            x[:, i] = _numbers(table[name])
+    for i, name in enumerate(features):
+        column = _numbers(table[name])
+        _require_size(column, f"column {name!r}", path)
+        x[:, i] = column
     return _inputs(x, path)
 
 

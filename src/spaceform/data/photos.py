@@ -15,11 +15,15 @@ from torch import Tensor
 
 from spaceform._torchvision import ensure_torchvision
 from spaceform.data.dataset import DataError
+from spaceform.data.guard import require_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Range: TypeAlias = tuple[float, float]
+
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+"""What is decoded, whatever a file is called: an EPS file, for one, would start Ghostscript."""
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -99,12 +103,20 @@ class Photos:
 
 PHOTOS = {
     "cars196": Photos(
-        (256, 256), brightness=(0.7, 1.3), contrast=(0.7, 1.3), saturation=(0.7, 1.3), hue=(-0.1, 0.1)
+        (256, 256),
+        brightness=(0.7, 1.3),
+        contrast=(0.7, 1.3),
+        saturation=(0.7, 1.3),
+        hue=(-0.1, 0.1),
+        crop_aspect=(1.0, 1.0),
     ),
     "cub200": Photos(256, brightness=(0.75, 1.25), contrast=(0.75, 1.25), saturation=(0.75, 1.25)),
     "sop": Photos((256, 256)),
 }
-"""The paper's ranges and sizes, by data set (appendix D.2; it gives no aspect ratio for Cars196: ours)."""
+"""The paper's ranges and sizes, by data set (appendix D.2).
+
+It gives no aspect ratio for Cars196: its code and the work that it follows keep the crop square.
+"""
 
 
 def photos_for(name: str) -> Photos:
@@ -119,16 +131,19 @@ def decode(path: Path, least: int | None = None) -> "Image":
     keep their brightness relative to each other: 16 bits are divided by 257, floats from 0 to 1 multiplied by
     255. Where the type does not say what white is (32-bit integers, other floats), the photo is refused.
 
+    Only ``FORMATS`` are read, and only plain files. A picture of more pixels than Pillow's limit is refused.
+
     With ``least``, a JPEG may be decoded at a half, a quarter or an eighth of its size (the decoder's draft
     mode), never below ``least`` pixels on an edge.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
+    require_file(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", "Corrupt EXIF data")
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 if least is not None:
                     image.draft("RGB", (least, least))
                 image.filename = ""  # no memory mapping, which takes a turned TIFF's height for its width
@@ -138,8 +153,13 @@ def decode(path: Path, least: int | None = None) -> "Image":
                 return photo if turn is None else photo.transpose(Image.Transpose[turn])
     except DataError:
         raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; put the photo back or remove it from the list.") from error
+    except UnidentifiedImageError as error:
+        raise DataError(
+            f"{path} cannot be decoded as an image ({', '.join(FORMATS)} are read); convert or remove it."
+        ) from error
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise DataError(f"{path} has more than {most:,} pixels, too many to read; shrink it.") from error
     except (
         Exception
     ) as error:  # decoders of damaged files raise OSError, SyntaxError, ValueError, struct.error, …

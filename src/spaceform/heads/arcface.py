@@ -6,11 +6,12 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import LogUniform, Start, Uniform
 
 
@@ -26,7 +27,7 @@ class ArcFaceHead(DeterministicHead):
 
     name, title = "arcface", "ArcFace"
     geometry = Sphere()
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "margin": Uniform(0.0, 0.5)})
+    searched = MappingProxyType({"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.3, "beta": 16.0}),
@@ -47,6 +48,7 @@ class ArcFaceHead(DeterministicHead):
         literal: bool = False,
         beta: float = 16.0,
         learn_beta: bool = True,
+        init: Init = "xavier",
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
@@ -57,7 +59,7 @@ class ArcFaceHead(DeterministicHead):
         self.full_margin = margin
         self.warmup_epochs = warmup_epochs
         self.literal = literal
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
         self.register_buffer("margin", torch.tensor(0.0))
         self.start_epoch(0)

@@ -1,6 +1,5 @@
 """What every head is: embeddings and labels in, an objective out; embeddings in, probabilities out."""
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from torch import Generator, Tensor, nn
 from spaceform.geometry import Geometry
 from spaceform.heads._checks import check_embeddings, checked_labels, is_positive_integer
 from spaceform.heads._kernels.fixed_noise import FixedNoise
+from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
 from spaceform.special._autograd import refuse_gradient
 
@@ -44,6 +44,10 @@ class Head(nn.Module, ABC):
     defaults: ClassVar[Mapping[str, Start]] = {}
     """Where a comparison starts, by kind of data: "features", "pixels"."""
 
+    warmup_epochs: int = 0
+    """First epochs that train another objective than the later ones: they do not count when training asks
+    which epoch was best and how long none was better.
+    """
     _range: ClassVar[float] = 1.0
     """How much of the range of its type a coordinate of z may use."""
     log_beta: Tensor
@@ -349,15 +353,12 @@ def device_of(module: nn.Module) -> torch.device:
 def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
     """The log of (1/S) Σₛ softmax(ℓₛ): a head's prediction from its logit samples."""
     draws = logits.log_softmax(-1)
-    return draws[0] if len(draws) == 1 else draws.logsumexp(0) - math.log(len(draws))
+    if len(draws) == 1:
+        return draws[0]
+    # `logsumexp` less log S would lose digits of a probability near 1, whose logarithm is far below log S.
+    top = draws.detach().amax(0)
+    return (draws - top).exp().mean(0).log() + top
 
 
 def _mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
     return logits.softmax(-1).mean(0)
-
-
-def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Leaves autocast, if it is on: reductions need float32."""
-    device = z.device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else contextlib.nullcontext()

@@ -3,13 +3,13 @@
 from types import MappingProxyType
 from typing import final
 
-import torch
 from jaxtyping import Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import LogUniform, Start
 
 
@@ -18,13 +18,13 @@ class CosineHead(DeterministicHead):
     """p(y | z) ∝ exp(β cos θ_y), θ_j the angle between z and w_j: norms do not count.
 
     β = exp(τ) starts at `beta` and is learned unless `learn_beta=False`; the paper starts it at 1 where the
-    network starts at random, at 16 or 32 where it is pretrained. Class weights start Xavier-uniform.
+    network starts at random, at 16 or 32 where it is pretrained. `init` says how class weights start.
     A zero embedding has no direction: all its cosines are 0, and so is its gradient.
     """
 
     name, title = "cosine", "Cosine"
     geometry = Sphere()
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0)})
+    searched = MappingProxyType({"beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.1, weight_decay=5e-4, options={"beta": 12.0}),
@@ -39,10 +39,11 @@ class CosineHead(DeterministicHead):
         *,
         beta: float = 16.0,
         learn_beta: bool = True,
+        init: Init = "xavier",
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:

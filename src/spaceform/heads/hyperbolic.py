@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, final
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from spaceform.geometry import PoincareBall
 from spaceform.geometry.hyperbolic import MARGIN
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.special._autograd import first_order
 
@@ -241,7 +242,7 @@ class HyperbolicHead(DeterministicHead):
 
     The embedding enters by the exponential map at 0 and is kept inside radius (1 − 10⁻³)/√c. The parameters
     are free vectors, so any optimiser serves: plane j passes through expmap0(`points`_j), with the normal
-    (1 − c‖p_j‖²) `normals`_j. Both start Xavier-uniform. The paper's curvature on every data set is 10⁻⁵.
+    (1 − c‖p_j‖²) `normals`_j. Both start as `init` says. The paper's curvature on every data set is 10⁻⁵.
 
     `riemannian_gradient` (default) hands the network the Riemannian gradient of the training objective,
     ((1 − c‖x‖²)/2)² times the derivative, as the paper's runs do: it undoes the factor 4 that eq. 2 has over
@@ -251,7 +252,7 @@ class HyperbolicHead(DeterministicHead):
     """
 
     name, title = "hyperbolic", "Hyperbolic"
-    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1.0)})
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-2)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.01, weight_decay=5e-2, options={"curvature": 1e-3}),
@@ -266,13 +267,14 @@ class HyperbolicHead(DeterministicHead):
         *,
         curvature: float = 1e-5,
         riemannian_gradient: bool = True,
+        init: Init = "xavier",
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
         self._geometry = PoincareBall(curvature)
         self.riemannian_gradient = riemannian_gradient
-        self.points = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
-        self.normals = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.points = class_weights(num_classes, dim, init)
+        self.normals = class_weights(num_classes, dim, init)
 
     @property
     def geometry(self) -> PoincareBall:

@@ -3,19 +3,19 @@
 from types import MappingProxyType
 from typing import final
 
-import torch
 from jaxtyping import Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from spaceform.geometry import Euclidean
 from spaceform.heads._kernels.softmax import cross_entropy
 from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import Start
 
 
 @final
 class StandardHead(DeterministicHead):
-    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. Class weights start Xavier-uniform, as in the paper."""
+    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. `init` says how class weights start."""
 
     name, title = "standard", "Standard"
     geometry = Euclidean()
@@ -24,9 +24,11 @@ class StandardHead(DeterministicHead):
         {"features": Start(lr=0.03, weight_decay=5e-3), "pixels": Start(lr=0.05, weight_decay=1e-4)}
     )
 
-    def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
+    def __init__(
+        self, dim: int, num_classes: int, *, init: Init = "xavier", class_chunk: int | None = None
+    ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_classes, dim)))
+        self.weight = class_weights(num_classes, dim, init)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return z @ self.weight.to(z.dtype).T

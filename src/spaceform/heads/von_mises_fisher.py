@@ -32,7 +32,7 @@ class VonMisesFisherHead(DirectionalHead):
     """
 
     name, title = "vmf", "vMF"
-    searched = MappingProxyType({"beta": LogUniform(4.0, 64.0), "init_ratio": Uniform(0.4, 0.99)})
+    searched = MappingProxyType({"init_ratio": Uniform(0.85, 0.95), "beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.3, weight_decay=3e-4, options={"init_ratio": 0.95, "beta": 16.0}),

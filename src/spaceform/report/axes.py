@@ -1,32 +1,35 @@
-"""What every set of axes shares: the look of a row and ticks that read as people write."""
+"""What all axes share: how a row is drawn, and ticks written as people write them."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from spaceform.report.looks import look
 from spaceform.report.records import Group
-from spaceform.report.style import COLORS, DASHES, FILLS, MARKERS, MUTED, VARIANTS
+
+_DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (7, 1.4, 1.2, 1.4)))
+_FILLS: Final = ("full", "none", "left", "top")
+"""These tell the variants of one head apart, and heads that look alike."""
 
 
-def look(group: Group, label: str) -> dict[str, Any]:
-    """Colour, dash and marker of a row: the head's own; variants of a head differ in dash and filling."""
-    head = next(record.head for record in group.records if record.label == label)
-    same = [
-        x for x in group.labels if next(record.head for record in group.records if record.label == x) == head
-    ]
-    place = same.index(label)
+def line_style(group: Group, label: str) -> dict[str, Any]:
+    """Colour, dash and marker of a row: its head's; rows that share these differ in dash and filling."""
+    looks = {record.label: look(record.head) for record in group.records}
+    own = looks[label]
+    alike = [x for x in group.labels if (looks[x].color, looks[x].mark) == (own.color, own.mark)]
+    place = alike.index(label)
     return {
-        "color": COLORS.get(head, MUTED),
-        "linestyle": DASHES.get(head, "-") if len(same) == 1 else VARIANTS[place % len(VARIANTS)],
-        "marker": MARKERS.get(head, "o"),
-        "fillstyle": FILLS[place % len(FILLS)],
+        "color": own.color,
+        "linestyle": own.dash if len(alike) == 1 else _DASHES[place % len(_DASHES)],
+        "marker": own.mark.name,
+        "fillstyle": _FILLS[place % len(_FILLS)],
     }
 
 
 def share(axis: Axis) -> None:
-    """Ticks of a share between 0 and 1: a few round percentages, all with as many decimals as one needs."""
+    """Ticks for shares between 0 and 1: a few round percentages, all with the same number of decimals."""
     axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
     def text(value: float, _: int | None) -> str:
@@ -38,12 +41,12 @@ def share(axis: Axis) -> None:
 
 
 def within(low: float, high: float) -> tuple[float, float]:
-    """Limits of an axis of shares: nothing lies below 0 or above 1."""
+    """Limits of an axis of shares: never below 0 or above 1."""
     return max(low, 0.0), min(high, 1.0)
 
 
 def logarithmic(axis: Axis) -> None:
-    """Ticks as plain numbers; the steps between decades only where there is less than one."""
+    """Ticks as plain numbers; between powers of ten only where the axis spans little more than one."""
     plain = FuncFormatter(lambda value, _: f"{value:,.10f}".rstrip("0").rstrip("."))
     axis.set_major_formatter(plain)
     low, high = axis.get_view_interval()
@@ -51,7 +54,7 @@ def logarithmic(axis: Axis) -> None:
 
 
 def thinned(x: np.ndarray, y: np.ndarray, most: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many points of a curve, its ends among them."""
+    """At most `most` points of a curve, both ends included."""
     if len(x) <= most:
         return x, y
     pick = np.unique(np.linspace(0, len(x) - 1, most).round().astype(int))

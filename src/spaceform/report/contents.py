@@ -3,14 +3,18 @@
 from dataclasses import dataclass
 from typing import final
 
-from spaceform.report import panels, pictures, probabilities, tables
+from spaceform.heads import HEADS
+from spaceform.report import panels, probabilities, tables
+from spaceform.report.embeddings import embeddings_figure, layouts
+from spaceform.report.extremes import Extremes, extremes, extremes_figure
 from spaceform.report.figures import Figure
 from spaceform.report.images import Pictures, open_pictures
-from spaceform.report.pictures import Extremes, Neighbours
-from spaceform.report.projection import Projection
+from spaceform.report.layout import Layout
+from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group
 from spaceform.report.tables import Table
-from spaceform.study.verdict import Advice, advice
+from spaceform.study.judge import Advice, Run, judge_runs
+from spaceform.study.references import read_references
 
 
 @final
@@ -19,7 +23,8 @@ class Part:
     """One data set."""
 
     group: Group
-    advice: list[Advice]
+    advice: Advice | None
+    """None where no run has finished."""
     summary: Table
     paper: Table | None
     runs: Table
@@ -28,10 +33,11 @@ class Part:
     reliability: Figure
     risk: Figure
     training: Figure
-    projections: dict[str, Projection]
+    layouts: dict[str, Layout]
     embeddings: Figure
     pictures: Pictures | None
     no_pictures: str
+    """Where there are no pictures: why."""
     extremes: list[Extremes]
     extremes_figure: Figure
     neighbours: list[Neighbours]
@@ -39,18 +45,17 @@ class Part:
 
     @property
     def photos(self) -> bool:
+        """Whether the pictures are photos, which are large and slow to decode."""
         return self.pictures is not None and self.pictures.photos
 
     @property
     def figures(self) -> list[Figure]:
         """All of them, in the order of the page."""
-        curves = [self.reliability, self.risk] if self.group.task == "classification" else []
-        own = [self.temperature] if self.temperature else []
         return [
             self.tradeoff,
-            *own,
+            *([self.temperature] if self.temperature else []),
             self.embeddings,
-            *curves,
+            *([self.reliability, self.risk] if self.group.task == "classification" else []),
             self.extremes_figure,
             self.neighbours_figure,
             self.training,
@@ -65,21 +70,20 @@ class Contents:
     collection: Collection
     parts: tuple[Part, ...]
     tables: list[Table]
-    starts: Figure
+    """Those of the paper, over all data sets."""
+    starts: Figure | None
 
     @property
     def figures(self) -> list[Figure]:
-        return [*(figure for part in self.parts for figure in part.figures), self.starts]
+        """All of them, in the order of the page."""
+        own = [figure for part in self.parts for figure in part.figures]
+        return [*own, self.starts] if self.starts else own
 
     @property
     def all_tables(self) -> list[Table]:
-        own = [
-            table
-            for part in self.parts
-            for table in (part.summary, part.paper, part.runs)
-            if table is not None and table.columns
-        ]
-        return [*self.tables, *own]
+        """All of them, in the order of the page."""
+        own = [table for part in self.parts for table in (part.summary, part.paper, part.runs) if table]
+        return [*self.tables, *(table for table in own if table.columns)]
 
 
 def compute(collection: Collection) -> Contents:
@@ -94,13 +98,13 @@ def compute(collection: Collection) -> Contents:
 
 def _part(group: Group) -> Part:
     found = open_pictures(group.data) if group.shown else "No run has left outputs to show."
-    images, reason = (None, found) if isinstance(found, str) else (found, "")
-    extremes = pictures.extremes(group, images) if images else []
-    neighbours = pictures.neighbours_of(group, images) if images else []
-    projections = pictures.projections(group)
+    pictures, reason = (None, found) if isinstance(found, str) else (found, "")
+    ends = extremes(group, pictures) if pictures else []
+    nearest = neighbours_of(group, pictures) if pictures else []
+    laid_out = layouts(group)
     return Part(
         group,
-        advice(tables.frame(group)) if any(map(group.of, group.labels)) else [],
+        _advice(group),
         tables.summary(group),
         tables.comparison(group),
         tables.runs(group),
@@ -109,18 +113,29 @@ def _part(group: Group) -> Part:
         probabilities.reliability(group),
         probabilities.risk_coverage(group),
         panels.training(group),
-        projections,
-        pictures.embeddings_figure(group, projections),
-        images,
+        laid_out,
+        embeddings_figure(group, laid_out),
+        pictures,
         reason,
-        extremes,
-        pictures.extremes_figure(group, extremes, reason),
-        neighbours,
-        pictures.neighbours_figure(group, neighbours, reason or "There are too few test items."),
+        ends,
+        extremes_figure(group, ends, reason),
+        nearest,
+        neighbours_figure(group, nearest, reason or "There are too few test items."),
     )
 
 
-def _starts(collection: Collection) -> Figure:
-    stochastic = [r for r in collection.records if r.head in ("vmf", "power_spherical")]
-    ratios = {float(r.recipe.head.options.get("init_ratio", 0.4)) for r in stochastic}
-    return panels.starts(min(ratios, default=0.4), sorted({r.recipe.net.dim for r in stochastic}))
+def _advice(group: Group) -> Advice | None:
+    """Of all runs of the group, beside the references that their studies kept."""
+    finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
+    runs = [Run(r.label, r.head, r.recipe.seed, r.folder, r.metrics, r.status.seconds) for r in finished]
+    studies = dict.fromkeys(record.folder.parent.parent for record in finished)
+    return judge_runs(runs, [kept for study in studies for kept in read_references(study)])
+
+
+def _starts(collection: Collection) -> Figure | None:
+    """For the smallest start λ among the runs; None where no head has one."""
+    found = [(ratio, r.recipe.net.dim) for r in collection.records if (ratio := r.option("init_ratio"))]
+    if not found:
+        return None
+    least = min(float(ratio) for ratio, _ in found)
+    return panels.starts(least, sorted({dim for _, dim in found}))

@@ -1,16 +1,19 @@
-"""A figure is panels with a title: drawn once, saved as SVG, PDF and PNG, and inlined panel by panel."""
+"""A figure is a title and panels; it is saved as SVG, PDF and PNG, and goes into the page panel by panel."""
 
 import io
 import math
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import matplotlib as mpl
+import numpy as np
+from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
@@ -42,19 +45,29 @@ class Figure:
     height: float = 2.7
     columns: int = 3
     number: str = ""
-    """The paper's, where it has one: "Figure 4"."""
+    """In the paper, if it is there: "Figure 4"."""
     missing: str = ""
-    """Why there is nothing to draw; then there are no panels."""
+    """Where there are no panels: why."""
+
+
+def picture(pixels: UInt8[np.ndarray, "height width 4"]) -> Draw:
+    """An image as it is, without axes."""
+
+    def draw(axes: Axes) -> None:
+        axes.imshow(pixels, interpolation="nearest")
+        axes.set_axis_off()
+
+    return draw
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
-    """Write `KEY.svg`, `KEY.pdf` and `KEY.png`; nothing for a figure without panels."""
+    """Write `KEY.svg`, `KEY.pdf` and `KEY.png`; a figure without panels writes nothing."""
     if not figure.panels:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     columns = min(figure.columns, len(figure.panels))
     rows = math.ceil(len(figure.panels) / columns)
-    with mpl.rc_context({**RC, "svg.hashsalt": figure.key}):
+    with _drawing({"svg.hashsalt": figure.key}):
         canvas = Canvas(figsize=(columns * figure.width, rows * figure.height), layout="constrained")
         for place, panel in enumerate(figure.panels, 1):
             axes = canvas.add_subplot(rows, columns, place)
@@ -62,7 +75,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
             axes.set_title(panel.title)
         _legend(canvas)
         canvas.draw_without_rendering()
-        canvas.set_layout_engine("none")  # the layout stands; no need to find it again for every format
+        canvas.set_layout_engine("none")  # the layout is found; do not find it again for every format
         paths = [folder / f"{figure.key}.{kind}" for kind in ("svg", "pdf", "png")]
         for path, dated in zip(paths, ("Date", "CreationDate", None), strict=True):
             metadata = {} if dated is None else {dated: None}
@@ -71,7 +84,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 
 def _legend(canvas: Canvas) -> None:
-    """One legend of all that is named, below the axes, where it covers nothing; they keep their height."""
+    """One legend for all axes, below them; the canvas grows, so that the axes keep their height."""
     named = _named(canvas)
     if not named:
         return
@@ -84,7 +97,7 @@ def _legend(canvas: Canvas) -> None:
 
 
 def _named(canvas: Canvas) -> dict[str, Any]:
-    """The artists with a name, once each, of all axes that have no legend of their own."""
+    """Every named line or marker once, except in axes with a legend of their own."""
     found: dict[str, Any] = {}
     for axes in canvas.axes:
         if axes.get_legend() is None:
@@ -94,8 +107,8 @@ def _named(canvas: Canvas) -> dict[str, Any]:
 
 
 def legend(figure: Figure) -> list[tuple[str, str]]:
-    """Names and their samples as SVG: one legend for all panels of the page."""
-    with mpl.rc_context(RC):
+    """Names with a sample of their line as SVG: one legend for all panels, for the page."""
+    with _drawing({}):
         drawn = Canvas()
         for panel in figure.panels:
             panel.draw(drawn.add_subplot())
@@ -117,8 +130,16 @@ def inline(figure: Figure, place: int) -> str:
         return _svg(canvas, key, panel.alt or f"{figure.title}: {panel.title}")
 
 
+@contextmanager
+def _drawing(settings: dict[Any, Any]) -> Iterator[None]:
+    """Our settings of matplotlib; a letter that no font has is drawn as a box, without a warning."""
+    with mpl.rc_context({**RC, **settings}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        yield
+
+
 def _for_page(key: str) -> AbstractContextManager[None]:
-    return mpl.rc_context({**RC, "svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True})
+    return _drawing({"svg.fonttype": "none", "svg.hashsalt": key, "savefig.transparent": True})
 
 
 def _svg(canvas: Canvas, key: str, alt: str) -> str:
@@ -153,7 +174,7 @@ def _themed(svg: str, key: str, alt: str) -> str:
 
 
 def _attributes(style: str) -> str:
-    """CSS declarations as presentation attributes, which no content policy forbids; fonts are the page's."""
+    """CSS declarations as SVG attributes, which the page's content policy allows; the page sets the font."""
     out = []
     for declaration in style.split(";"):
         name, colon, value = declaration.strip().partition(":")

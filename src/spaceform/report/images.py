@@ -1,4 +1,4 @@
-"""Pictures of test items: thumbnails, one sheet of them all for the page, grids, rows of neighbours."""
+"""Pictures of test items: thumbnails, one sheet of all of them for the page, grids, rows of neighbours."""
 
 import base64
 import io
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.messages import sentence
+from spaceform.report.words import readable
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]
 _LARGEST = 32
@@ -23,7 +24,7 @@ _PHOTO = 48
 
 @final
 class Pictures:
-    """The images of a data set, by index; small ones from memory, photos decoded when they are asked for."""
+    """The images of a data set, by index; small ones from memory, photos decoded when asked for."""
 
     def __init__(self, dataset: data.Dataset) -> None:
         self._dataset = dataset
@@ -68,8 +69,8 @@ def open_pictures(name: str) -> Pictures | str:
     """The images of a data set, or the sentence that says why there are none."""
     try:
         dataset = data.load(name, download=False)
-    except Exception as error:  # a report never fails for want of pictures, whatever became of the data
-        return f"The images are not at hand here: {sentence(error)}"
+    except Exception as error:  # the data may be gone or changed; the report goes on without pictures
+        return readable(f"The images cannot be shown: {sentence(error)}")
     if dataset.kind == "features":
         return "The data are feature vectors; there are no images to show."
     return Pictures(dataset)
@@ -105,7 +106,7 @@ class Sheet:
 
 
 def sheet(thumbnails: Thumbnails, most: int) -> Sheet:
-    """One image of at most about `most` bytes: grey in 16 levels, colour as WebP, coarser until it fits."""
+    """All in one image: grey in 16 levels, colour as WebP, made coarser until it has about `most` bytes."""
     count, side, _, channels = thumbnails.shape
     columns = math.ceil(math.sqrt(count))
     if channels == 1:
@@ -143,13 +144,13 @@ def enlarged(thumbnails: Thumbnails, least: int) -> UInt8[np.ndarray, "items edg
     return thumbnails.repeat(times, 1).repeat(times, 2)
 
 
-def neighbours(
+def rows_of_neighbours(
     query: Thumbnails,
     nearest: list[UInt8[np.ndarray, "nearest side side channels"]],
     right: list[list[bool]],
     gap: int = 3,
 ) -> UInt8[np.ndarray, "height width 4"]:
-    """A row a query: the query, a space, its nearest items; wrong ones are framed and crossed at a corner."""
+    """One row for each query: the query, a space, its nearest items; wrong ones get a frame and a cross."""
     side, count = query.shape[1], nearest[0].shape[0]
     step, frame = side + gap, max(2, side // 14)
     canvas = np.zeros((len(query) * step - gap, (count + 1) * step + 3 * gap, 4), np.uint8)
@@ -177,7 +178,7 @@ def _cross_out(cell: UInt8[np.ndarray, "side side 4"], frame: int) -> None:
 
 
 def encode_grey(image: UInt8[np.ndarray, "height width"]) -> Encoded:
-    """PNG of 16 grey levels: half the size of 256, and no difference to see at this scale."""
+    """PNG of 16 grey levels: half the size of 256, and thumbnails look the same."""
     levels = Image.fromarray(np.round(image / 17).astype(np.uint8)).convert("P")
     levels.putpalette([value for level in range(16) for value in (17 * level,) * 3])
     return _saved(levels, "PNG", bits=4)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from itertools import groupby
@@ -13,45 +12,38 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
+from spaceform.report.advice import answer, cards, headline
 from spaceform.report.contents import Contents, Part
+from spaceform.report.extremes import Extremes, Grid
 from spaceform.report.figures import Figure, inline, legend
-from spaceform.report.images import Encoded
-from spaceform.report.style import COLORS, display, number
+from spaceform.report.looks import look
+from spaceform.report.neighbours import Neighbours
+from spaceform.report.style import themes
 from spaceform.report.tables import frame, terms
-from spaceform.report.viewer import caption, packed
+from spaceform.report.viewer import packed
+from spaceform.report.words import number, readable
 from spaceform.run.environment import environment
-from spaceform.study.verdict import Advice, footnote
-
-_MARKS = {
-    "": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",
-    "standard": "M0-1A1 1 0 1 0 0 1A1 1 0 1 0 0-1Z",
-    "hyperbolic": "M0-1.1L1.1 0L0 1.1L-1.1 0Z",
-    "cosine": "M-.9-.9H.9V.9H-.9Z",
-    "arcface": "M0-1L1 .85H-1Z",
-    "vmf": "M0 1L1-.85H-1Z",
-    "power_spherical": "M-.38-1H.38V-.38H1V.38H.38V1H-.38V.38H-1V-.38H-.38Z",
-}
+from spaceform.study.summary import footnote
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
-    style = _asset("style.css")
-    script = _asset("viewer.js") + _asset("page.js")
+    style = themes() + _asset("style.css")
+    script = "".join(map(_asset, ("cloud.js", "viewer.js", "page.js")))
+    compared = any(column.title == "paper" for table in contents.tables for column in table.columns)
     template = Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
     template.filters["groupby_run"] = _runs
-    parts = [_part(part) for part in contents.parts]
     return template.from_string(_asset("template.html.j2")).render(
         title=_title(contents),
-        headline=_headline(contents.parts),
+        headline=headline(contents.parts),
         facts=_facts(contents),
         notes=_notes(contents),
-        groups=parts,
-        tables=contents.tables,
-        compared=any(column.title == "paper" for table in contents.tables for column in table.columns),
-        starts=_chart(contents.starts),
+        groups=[_part(part) for part in contents.parts],
+        tables=contents.tables if compared or len(contents.parts) > 1 else [],  # else as in the results
+        compared=compared,
+        starts=_chart(contents.starts) if contents.starts else None,
         environments=_environments(contents),
-        marks=_MARKS,
-        hue=_hue,
+        look=look,
         version=__version__,
         style=Markup(style),
         script=Markup(script),
@@ -61,15 +53,11 @@ def render(contents: Contents) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("spaceform.report").joinpath("page", name).read_text("utf-8")
+    return files("spaceform.report").joinpath("assets", name).read_text("utf-8")
 
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _hue(head: str) -> str:
-    return f"var(--{head.replace('_', '-')})" if head in COLORS else "var(--muted)"
 
 
 def _runs(items: Sequence[Any], name: str) -> Iterator[tuple[Any, int]]:
@@ -82,68 +70,13 @@ def _title(contents: Contents) -> str:
     return f"Which geometry for {titles[0]}?" if len(titles) == 1 else "Which geometry? " + ", ".join(titles)
 
 
-def _headline(parts: Sequence[Part]) -> str:
-    """The clear winners in one breath, or that there is none."""
-    said = []
-    for part in parts:
-        where = f"On {part.group.title}, " if len(parts) > 1 else ""
-        by_winner: dict[str, list[str]] = {}
-        for one in part.advice:
-            if len(one.winners) == 1 and len(one.rows) > 1 and any(row.p is not None for row in one.rows):
-                by_winner.setdefault(display(one.winners[0]), []).append(one.goal)
-        open_goals = [one.goal for one in part.advice if len(one.winners) > 1]
-        if by_winner:
-            sentence = "; ".join(f"{winner} for {_and(goals)}" for winner, goals in by_winner.items())
-            rest = f"; no clear winner for {_and(open_goals)}" if open_goals else ""
-            said.append(f"{where}{sentence}{rest}.")
-        elif not part.advice:
-            said.append(f"{where}no run has finished yet.")
-        elif all(row.p is None for one in part.advice for row in one.rows):
-            seeds = {row.seeds for one in part.advice for row in one.rows}
-            why = "one seed each" if seeds == {1} else "not every head has two runs yet"
-            said.append(f"{where}{why}: the figures below are a first look, not a verdict.")
-        else:
-            behind = _behind(part.advice)
-            said.append(
-                f"{where}no head wins clearly at any goal; {behind}."
-                if behind
-                else f"{where}no clear winner: so few seeds cannot tell the heads apart."
-            )
-    return _capital(" ".join(said))
-
-
-def _behind(advices: Sequence[Advice]) -> str:
-    """Who is significantly worse, and in what."""
-    by_labels: dict[tuple[str, ...], list[str]] = {}
-    for one in advices:
-        if behind := tuple(display(row.label) for row in one.rows if not row.tied):
-            by_labels.setdefault(behind, []).append(one.goal)
-    return "; ".join(
-        f"{_and(labels)} {'is' if len(labels) == 1 else 'are'} behind in {_and(goals)}"
-        for labels, goals in by_labels.items()
-    )
-
-
-def _unbroken(text: str) -> str:
-    """No line ends within `97.31 ± 0.12 %`."""
-    return text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
-
-
-def _capital(text: str) -> str:
-    """A sentence begins large, but vMF stays vMF."""
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _facts(contents: Contents) -> list[tuple[str, str]]:
+    """What stands below the headline: a number and what it counts."""
     records = contents.collection.records
     finished = sum(record.finished for record in records)
     heads = len({record.head for record in records})
     seeds = len({record.recipe.seed for record in records})
-    items = [str(f"{r.metrics['items']:,}") for r in records if r.metrics.get("items")]
+    items = [f"{record.metrics['items']:,}" for record in records if record.metrics.get("items")]
     made = contents.collection.plans[0].get("made_with", {}) if contents.collection.plans else {}
     facts = [
         ("head" if heads == 1 else "heads", str(heads)),
@@ -167,15 +100,15 @@ def _notes(contents: Contents) -> list[str]:
 def _environments(contents: Contents) -> list[dict[str, Any]]:
     found = [
         {
-            "title": f"Study {study.folder.resolve().name}",
-            "facts": _listed(plan.get("made_with", {})) + _listed(plan.get("notes", {})),
+            "title": readable(f"Study {study.folder.resolve().name}"),
+            "facts": _facts_of(plan.get("made_with", {})) + _facts_of(plan.get("notes", {})),
         }
         for study, plan in zip(contents.collection.studies, contents.collection.plans, strict=True)
     ]
-    return [*found, {"title": "This report", "facts": _listed(environment())}]
+    return [*found, {"title": "This report", "facts": _facts_of(readable(environment()))}]
 
 
-def _listed(values: Any) -> list[tuple[str, str]]:
+def _facts_of(values: Any) -> list[tuple[str, str]]:
     if not isinstance(values, dict):
         return []
     return [
@@ -193,7 +126,8 @@ def _part(part: Part) -> dict[str, Any]:
         "title": group.title,
         "task": group.task,
         "notes": group.notes,
-        "advice": [_advice(part, i, one) for i, one in enumerate(part.advice)],
+        "answer": answer(part)[1:],
+        "advice": cards(part),
         "summary": part.summary,
         "footnote": " ".join(footnote(table)),
         "terms": terms(table),
@@ -203,84 +137,22 @@ def _part(part: Part) -> dict[str, Any]:
         "reliability": _chart(part.reliability),
         "risk": _chart(part.risk),
         "training": _chart(part.training),
-        "viewer": (viewer := packed(part)),
-        "points_caption": caption(viewer),
+        "viewer": packed(part),
         "extremes": part.extremes_figure,
-        "extremes_shown": [_extremes(one) for one in part.extremes],
+        "extremes_shown": list(map(_extremes, part.extremes)),
         "neighbours": part.neighbours_figure,
-        "neighbours_shown": [_neighbours(one) for one in part.neighbours],
+        "neighbours_shown": list(map(_neighbours, part.neighbours)),
         "smooth": part.photos,
         "runs": part.runs,
         "recipes": [
             {
-                "id": f"{group.key}-recipe-{i}",
+                "id": f"{group.key}-recipe-{place}",
                 "name": record.name,
                 "json": record.recipe.to_json().strip(),
             }
-            for i, record in enumerate(group.records)
+            for place, record in enumerate(group.records)
         ],
     }
-
-
-def _advice(part: Part, place: int, one: Advice) -> dict[str, Any]:
-    heads = {record.label: record.head for record in part.group.records}
-    tested = any(row.p is not None for row in one.rows)
-    points = {
-        label: [v for r in part.group.of(label) if (v := r.number(one.measure.column)) is not None]
-        for label in (row.label for row in one.rows)
-    }
-    everything = [value for values in points.values() for value in values]
-    goal, _, rest = one.sentence.partition(": ")
-    sign = -1 if one.measure.higher else 1
-    said = re.sub(
-        "|".join(rf"(?<![\w-]){re.escape(label)}(?![\w-])" for label in sorted(heads, key=len, reverse=True)),
-        lambda found: display(found[0]),
-        rest,
-    )
-    return {
-        "key": f"{part.group.key}-advice-{place}",
-        "goal": goal,
-        "winners": [(heads[label], display(label)) for label in one.winners],
-        "of": len(one.rows),
-        "single": len(one.winners) == 1,
-        "sentence": _unbroken(_capital(said.removeprefix("no clear winner: ") if said else one.sentence)),
-        "measure": one.measure.title,
-        "test": "Bold: the best, and those next to it down to the first that is significantly worse. "
-        "p: Welch's t-test against the best, Holm-corrected over the column."
-        if tested
-        else "A head with one figure only allows no test.",
-        "rows": [
-            {
-                "head": heads[row.label],
-                "label": display(row.label),
-                "text": one.measure.text(row.mean, row.sem),
-                "seeds": row.seeds,
-                "tied": row.tied,
-                "p": "—" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "< 0.001",
-                "strip": _strip(points[row.label], everything, heads[row.label]),
-            }
-            for row in sorted(one.rows, key=lambda row: sign * row.mean)
-        ],
-    }
-
-
-def _strip(values: Sequence[float], everything: Sequence[float], head: str) -> Markup:
-    """All seeds of a row on the common scale of the column, with a tick at the mean."""
-    low, high = min(everything), max(everything)
-
-    def at(value: float) -> float:
-        return 6 + 148 * ((value - low) / (high - low) if high > low else 0.5)
-
-    hue = _hue(head)
-    dots = "".join(
-        f'<circle cx="{at(value):.1f}" cy="9" r="4" fill="{hue}" fill-opacity="0.55"/>' for value in values
-    )
-    mean = at(sum(values) / len(values)) if values else 0
-    tick = f'<path d="M{mean:.1f} 2V16" stroke="{hue}" stroke-width="2"/>' if values else ""
-    return Markup(
-        f'<svg width="160" height="18" viewBox="0 0 160 18" aria-hidden="true">'
-        f'<path d="M4 9H156" stroke="var(--line)"/>{dots}{tick}</svg>'
-    )
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
@@ -291,31 +163,27 @@ def _chart(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _extremes(one: Any) -> dict[str, Any]:
-    low: Encoded = one.encoded(one.low)
-    high: Encoded = one.encoded(one.high)
+def _extremes(one: Extremes) -> dict[str, Any]:
     return {
-        "head": one.record.head,
-        "label": display(one.record.label),
-        "word": one.word,
-        "low": low.uri,
-        "high": high.uri,
-        "width": low.width,
-        "height": low.height,
-        "low_range": " to ".join(map(number, one.low_range)),
-        "high_range": " to ".join(map(number, one.high_range)),
-        "low_right": None if one.low_right is None else f"{one.low_right:.0%}",
-        "high_right": None if one.high_right is None else f"{one.high_right:.0%}",
+        "head": one.shown.record.head,
+        "label": one.shown.title,
+        "symbol": one.symbol,
+        "ends": [("Smallest", _grid(one.smallest)), ("Largest", _grid(one.largest))],
     }
 
 
-def _neighbours(one: Any) -> dict[str, Any]:
-    image: Encoded = one.encoded
+def _grid(grid: Grid) -> dict[str, Any]:
     return {
-        "head": one.record.head,
-        "label": display(one.record.label),
-        "said": f"{one.right} of {one.shown} neighbours are of the query's class",
-        "uri": image.uri,
-        "width": image.width,
-        "height": image.height,
+        "image": grid.encoded,
+        "range": f"{number(grid.low)} to {number(grid.high)}",
+        "right": "" if grid.right is None else f"{grid.right:.0%} right",
+    }
+
+
+def _neighbours(one: Neighbours) -> dict[str, Any]:
+    return {
+        "head": one.shown.record.head,
+        "label": one.shown.title,
+        "said": f"{one.right} of {one.count} neighbours have the query's class",
+        "image": one.encoded,
     }

@@ -1,5 +1,6 @@
 """Figures of whole runs: training curves, accuracy against calibration, temperatures, and the start."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,121 +9,124 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from spaceform.heads.directional import initial_concentration
-from spaceform.report.axes import logarithmic, look, share, thinned, within
+from spaceform.report.axes import line_style, logarithmic, share, thinned, within
 from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
-from spaceform.report.style import COLORS, DASHES, MARKERS, MUTED, PAPER, SHADES, display
+from spaceform.report.style import MUTED, SHADES, SURFACE
+from spaceform.report.words import capital
 from spaceform.special import mean_resultant_length
-from spaceform.study.verdict import standard_error
+from spaceform.study.summary import standard_error
 
 _DIMENSIONS = (2, 3, 8, 32, 128, 512)
 
 
 def training(group: Group) -> Figure:
-    """Validation score, objective and learned temperature, epoch by epoch; every seed is a line."""
-    records = [r for r in group.records if r.history]
+    """Validation score, objective and learned temperature by epoch; every seed is a line."""
     score = "accuracy" if group.task == "classification" else "Recall@1"
-
-    def curve(name: str, what: str, percent: bool = False, log: bool = False) -> Draw:
-        def draw(axes: Axes) -> None:
-            values: list[float] = []
-            seen: set[str] = set()
-            for record in records:
-                y = np.array([h.get(name, np.nan) for h in record.history], float)
-                if not np.isfinite(y).any() or (log and not (y > 0).any()):
-                    continue
-                style = look(group, record.label)
-                first = record.label not in seen
-                axes.plot(
-                    *thinned(np.arange(1, len(y) + 1), y),
-                    color=style["color"],
-                    linestyle=style["linestyle"],
-                    linewidth=1.4 if first else 0.9,
-                    alpha=1.0 if first else 0.45,
-                    label=display(record.label) if first else None,
-                )
-                seen.add(record.label)
-                values += y[np.isfinite(y)].tolist()
-            axes.set(xlabel="epoch", ylabel=what)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-            if log:
-                axes.set_yscale("log")
-                logarithmic(axes.yaxis)
-            if percent:
-                share(axes.yaxis)
-                low, high = float(np.quantile(values, 0.03)), max(values)
-                room = 0.06 * (high - low) + 1e-3
-                axes.set_ylim(within(low - room, high + room))
-
-        return draw
-
     panels = [
-        Panel(f"Validation {score}", curve("score", f"validation {score}", percent=True)),
-        Panel("Training objective", curve("loss", "objective, each head's own", log=True)),
+        Panel(f"Validation {score}", _score_curves(group, f"validation {score}")),
+        Panel("Training objective", _log_curves(group, "loss", "objective of each head")),
     ]
-    if any("beta" in h for r in records for h in r.history[:1]):
-        panels.append(Panel("Inverse temperature β", curve("beta", "β = exp τ", log=True)))
+    if any("beta" in epoch for record in group.records for epoch in record.history[:1]):
+        panels.append(Panel("Inverse temperature β", _log_curves(group, "beta", "β = exp τ")))
+    shown = any(record.history for record in group.records)
     return Figure(
         f"{group.key}-training",
         "Training",
-        "Every seed is a line, the first one stronger. Objectives of different heads are not comparable; the "
-        "validation score is.",
-        tuple(panels) if records else (),
+        "Every seed is a line; the first seed is drawn stronger. Compare heads by the validation score: "
+        "their training objectives are different quantities.",
+        tuple(panels) if shown else (),
         2.9,
         2.5,
         3,
-        missing="" if records else "No run has left its training curve.",
+        missing="" if shown else "No run has left its training curve.",
     )
 
 
+def _score_curves(group: Group, what: str) -> Draw:
+    def draw(axes: Axes) -> None:
+        values = np.concatenate(_curves(axes, group, "score", what) or [np.zeros(1)])
+        share(axes.yaxis)
+        low, high = float(np.quantile(values, 0.03)), float(values.max())
+        room = 0.06 * (high - low) + 1e-3
+        axes.set_ylim(within(low - room, high + room))
+
+    return draw
+
+
+def _log_curves(group: Group, name: str, what: str) -> Draw:
+    def draw(axes: Axes) -> None:
+        if any((values > 0).any() for values in _curves(axes, group, name, what)):
+            axes.set_yscale("log")
+            logarithmic(axes.yaxis)
+
+    return draw
+
+
+def _curves(axes: Axes, group: Group, name: str, what: str) -> list[np.ndarray]:
+    """Draw one line for each run that has this quantity, and give its finite values."""
+    axes.set(xlabel="epoch", ylabel=what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    drawn: list[np.ndarray] = []
+    seen: set[str] = set()
+    for record in group.records:
+        y = np.array([epoch.get(name, np.nan) for epoch in record.history], float)
+        if not np.isfinite(y).any():
+            continue
+        style, first = line_style(group, record.label), record.label not in seen
+        axes.plot(
+            *thinned(np.arange(1, len(y) + 1), y),
+            color=style["color"],
+            linestyle=style["linestyle"],
+            linewidth=1.4 if first else 0.9,
+            alpha=1.0 if first else 0.45,
+            label=display(record.label) if first else None,
+        )
+        seen.add(record.label)
+        drawn.append(y[np.isfinite(y)])
+    return drawn
+
+
 def tradeoff(group: Group) -> Figure:
-    """Accuracy against calibration error, or own metric against cosine for retrieval: a point a run."""
-    key, title = f"{group.key}-tradeoff", "Accuracy and calibration"
-    if group.task == "retrieval":
-        return Figure(
-            key,
-            "Own metric and cosine at test",
-            "mAP@R by the geometry's own similarity, against mAP@R by the cosine; every seed is a point. "
-            "Above the diagonal the cosine is the better metric.",
-            (
-                Panel(
-                    "mAP@R",
-                    _scatter(group, "map_at_r", "cosine.map_at_r", "own metric", "cosine", True),
-                ),
-            )
-            if any(map(group.of, group.labels))
-            else (),
-            4.4,
-            4.0,
-            missing="" if any(map(group.of, group.labels)) else "No run has finished.",
-        )
+    """Every run as a point: accuracy against calibration error; for retrieval own metric against cosine."""
     finished = any(map(group.of, group.labels))
+    make = _own_and_cosine if group.task == "retrieval" else _accuracy_and_calibration
+    return make(group, "" if finished else "No run has finished.")
+
+
+def _accuracy_and_calibration(group: Group, missing: str) -> Figure:
+    def against(column: str) -> Draw:
+        return _scatter(group, column, "accuracy", "calibration error", "accuracy")
+
+    panels = (
+        Panel("As trained", against("calibration_error_l2")),
+        Panel("After temperature scaling", against("calibrated.temperature.calibration_error_l2")),
+    )
     return Figure(
-        key,
-        title,
-        "Every seed is a point; up and to the left is better. Calibration error: l2, 15 bins of equal mass.",
-        (
-            Panel(
-                "As trained",
-                _scatter(group, "calibration_error_l2", "accuracy", "calibration error", "accuracy"),
-            ),
-            Panel(
-                "After temperature scaling",
-                _scatter(
-                    group,
-                    "calibrated.temperature.calibration_error_l2",
-                    "accuracy",
-                    "calibration error",
-                    "accuracy",
-                ),
-            ),
-        )
-        if finished
-        else (),
+        f"{group.key}-tradeoff",
+        "Accuracy and calibration",
+        "Every seed is a small point, the mean a large one; up and to the left is better. Calibration error: "
+        "l2, 15 bins with equally many items.",
+        () if missing else panels,
         4.4,
         3.2,
         2,
-        missing="" if finished else "No run has finished.",
+        missing=missing,
+    )
+
+
+def _own_and_cosine(group: Group, missing: str) -> Figure:
+    draw = _scatter(group, "map_at_r", "cosine.map_at_r", "own metric", "cosine", diagonal=True)
+    return Figure(
+        f"{group.key}-tradeoff",
+        "Own metric and cosine at test",
+        "mAP@R with neighbours by the head's own geometry, against mAP@R with neighbours by the cosine. "
+        "Every seed is a small point, the mean a large one. Above the diagonal the cosine is better.",
+        () if missing else (Panel("mAP@R", draw),),
+        4.4,
+        4.0,
+        missing=missing,
     )
 
 
@@ -136,7 +140,11 @@ def _scatter(group: Group, x: str, y: str, xlabel: str, ylabel: str, diagonal: b
             ]
             if not pairs:
                 continue
-            style = {**look(group, label), "linestyle": "none", "markerfacecoloralt": PAPER, "clip_on": False}
+            style = line_style(group, label) | {
+                "linestyle": "none",
+                "markerfacecoloralt": SURFACE,
+                "clip_on": False,
+            }
             a, b = np.array(pairs).T
             axes.plot(a, b, **style, markersize=4.4, markeredgewidth=0.5, alpha=0.5)
             axes.plot([a.mean()], [b.mean()], **style, markersize=7.5, label=display(label), zorder=3)
@@ -154,76 +162,81 @@ def _scatter(group: Group, x: str, y: str, xlabel: str, ylabel: str, diagonal: b
     return draw
 
 
-def temperature_of(record: Record) -> str:
-    """`learned`, or the fixed β."""
-    options = record.recipe.head.options
-    return "learned" if options.get("learn_beta", True) else f"{options.get('beta', 1.0):g}"
-
-
 def temperature(group: Group) -> Figure | None:
     """Figure 5: learned against fixed β; None where no head was run with several temperatures."""
-    column = "accuracy" if group.task == "classification" else "map_at_r"
+    column, score = ("accuracy", "accuracy") if group.task == "classification" else ("map_at_r", "mAP@R")
     by_head: dict[str, dict[str, list[float]]] = {}
     for label in group.labels:
         for record in group.of(label):
-            if (found := record.number(column)) is not None:
-                by_head.setdefault(record.head, {}).setdefault(temperature_of(record), []).append(found)
+            if (found := record.number(column)) is not None and (setting := _temperature_of(record)):
+                by_head.setdefault(record.head, {}).setdefault(setting, []).append(found)
     by_head = {head: found for head, found in by_head.items() if len(found) > 1}
     if not by_head:
         return None
-    fixed = sorted({float(t) for found in by_head.values() for t in found if t != "learned"})
-    ticks = ["learned", *(f"{t:g}" for t in fixed)]
-
-    def draw(axes: Axes) -> None:
-        for place, (head, found) in enumerate(by_head.items()):
-            shift = 0.08 * (place - (len(by_head) - 1) / 2)
-            for part in (ticks[:1], ticks[1:]):  # no line from the learned to the fixed ones
-                x = [ticks.index(t) for t in part if t in found]
-                axes.errorbar(
-                    np.array(x) + shift,
-                    [np.mean(found[ticks[i]]) for i in x],
-                    yerr=[standard_error(found[ticks[i]]) or 0.0 for i in x],
-                    color=COLORS.get(head, MUTED),
-                    marker=MARKERS.get(head, "o"),
-                    linestyle=DASHES.get(head, "-"),
-                    linewidth=1,
-                    capsize=2,
-                    label=display(head),
-                )
-        axes.set_xticks(range(len(ticks)), [ticks[0], *(f"β = {t}" for t in ticks[1:])])
-        share(axes.yaxis)
-        axes.set_ylim(within(*axes.get_ylim()))
-        axes.set(xlabel="temperature", ylabel="accuracy" if column == "accuracy" else "mAP@R")
-
     return Figure(
         f"{group.key}-temperature",
         "Learned and fixed temperature",
-        "Each head with its temperature β = exp τ learned, or held fixed: mean over seeds ± one "
-        "standard error.",
-        (Panel(f"{'Accuracy' if column == 'accuracy' else 'mAP@R'} on {group.title}", draw),),
+        "Each head with its temperature β = exp τ learned, and with β fixed: mean over seeds ± one standard "
+        "error.",
+        (Panel(f"{capital(score)} on {group.title}", _by_temperature(by_head, score)),),
         4.4,
         3.2,
         number="Figure 5",
     )
 
 
-def starts(ratio: float = 0.4, own: Sequence[int] = ()) -> Figure:
-    """Figure 2: A_n(κ) per dimension, with the concentration that training starts from."""
+def _temperature_of(record: Record) -> str:
+    """`learned`, or the fixed β; empty where the head has no temperature."""
+    beta = record.option("beta")
+    if beta is None:
+        return ""
+    return "learned" if record.option("learn_beta") else f"{beta:g}"
+
+
+def _by_temperature(by_head: dict[str, dict[str, list[float]]], score: str) -> Draw:
+    fixed = sorted({float(t) for found in by_head.values() for t in found if t != "learned"})
+    ticks = ["learned", *(f"{t:g}" for t in fixed)]
+
+    def draw(axes: Axes) -> None:
+        for place, (head, found) in enumerate(by_head.items()):
+            own, shift = look(head), 0.08 * (place - (len(by_head) - 1) / 2)
+            for part in (ticks[:1], ticks[1:]):  # no line from the learned to the fixed ones
+                x = [ticks.index(t) for t in part if t in found]
+                axes.errorbar(
+                    np.array(x) + shift,
+                    [np.mean(found[ticks[i]]) for i in x],
+                    yerr=[standard_error(found[ticks[i]]) or 0.0 for i in x],
+                    color=own.color,
+                    marker=own.mark.name,
+                    linestyle=own.dash,
+                    linewidth=1,
+                    capsize=2,
+                    label=own.title,
+                )
+        axes.set_xticks(range(len(ticks)), [ticks[0], *(f"β = {t}" for t in ticks[1:])])
+        share(axes.yaxis)
+        axes.set_ylim(within(*axes.get_ylim()))
+        axes.set(xlabel="temperature", ylabel=score)
+
+    return draw
+
+
+def starts(ratio: float, own: Sequence[int] = ()) -> Figure:
+    """Figure 2: A_n(κ) by dimension, with the expected norm that class weights start with."""
     dims = sorted({*_DIMENSIONS, *own})
 
     def draw(axes: Axes) -> None:
         kappa = torch.logspace(-1, 4, 300, dtype=torch.float64)
         for i, n in enumerate(dims):
-            color = SHADES[round(i * (len(SHADES) - 1) / (len(dims) - 1))]
+            color, _ = SHADES[round(i * (len(SHADES) - 1) / (len(dims) - 1))]
             axes.plot(kappa, mean_resultant_length(kappa, n), color=color, label=f"n = {n}", linewidth=1.4)
-            start = initial_concentration(n, ratio)
             axes.plot(
-                start,
+                expected_norm(n, ratio),
                 ratio,
                 "o",
                 color=color,
                 markersize=6,
-                markeredgecolor=PAPER,
+                markeredgecolor=SURFACE,
                 markeredgewidth=0.9,
                 zorder=4,
             )
@@ -234,12 +247,18 @@ def starts(ratio: float = 0.4, own: Sequence[int] = ()) -> Figure:
 
     return Figure(
         "starts",
-        "Where the von Mises–Fisher head starts",
-        "Length of the mean, Aₙ(κ) = I(n/2; κ) / I(n/2 − 1; κ), computed exactly, against the concentration. "
-        f"Points: the start κ = λ(n − 1)/(1 − λ²) for λ = {ratio:g}; on the curve means that training starts "
-        "with Aₙ = λ.",
+        "Where the stochastic heads start",
+        "Curves: the length of the mean, Aₙ(κ) = I(n/2; κ) / I(n/2 − 1; κ), computed exactly. Points: the "
+        f"expected norm of the class weights at the start, which aims at Aₙ = λ = {ratio:g}. A point on its "
+        "curve means that the start meets this aim.",
         (Panel("Mean resultant length by dimension", draw),),
         4.4,
         3.2,
         number="Figure 2",
     )
+
+
+def expected_norm(n: int, ratio: float) -> float:
+    """E‖w̃‖ = σ √2 Γ((n+1)/2) / Γ(n/2) of a class weight at the start, w̃_i ~ N(0, σ), σ = κ/√n."""
+    sigma = initial_concentration(n, ratio) / math.sqrt(n)
+    return sigma * math.sqrt(2) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))

@@ -1,69 +1,76 @@
-"""Figures of the probabilities: are they to be believed, and does confidence know the errors."""
+"""Figures of the probabilities: can they be believed, and does the confidence find the errors."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from spaceform import metrics
-from spaceform.report.axes import look, share, thinned, within
+from spaceform.report.axes import line_style, share, thinned, within
 from spaceform.report.figures import Draw, Figure, Panel
-from spaceform.report.records import Group, Record
-from spaceform.report.style import COLORS, MUTED, PAPER, display
+from spaceform.report.looks import display, look
+from spaceform.report.records import Group, Outputs, Shown
+from spaceform.report.style import MUTED, SURFACE
 
+Probabilities: TypeAlias = NDArray[np.floating[Any]]
 _MOST, _FEWEST = 15, 3
+"""Bins of a reliability diagram."""
 
 
 def reliability(group: Group) -> Figure:
-    """Accuracy against stated probability in bins of equal mass, before and after temperature scaling.
+    """Accuracy against stated probability in bins with equally many items, before and after scaling.
 
-    15 bins, as in the tables; fewer where a bin would have less than ten items and its bar span everything.
+    15 bins, as in the tables; fewer where a bin would hold fewer than ten items, since its interval would
+    then span nearly everything.
     """
     shown = _shown(group)
-    count = min((_MOST, *(max(_FEWEST, len(r.outputs.labels) // 10) for r in shown.values() if r.outputs)))
-    found = {label: _bins_of(record, count) for label, record in shown.items()}
+    count = min((_MOST, *(max(_FEWEST, len(one.outputs.labels) // 10) for one, _ in shown.values())))
+    found = {label: _bins_of(one.outputs, stated, count) for label, (one, stated) in shown.items()}
     every = [bins for one in found.values() for bins in one.values()]
     lowest = min((float(min(r.confidence.min(), r.accuracy_low.min())) for r in every), default=0.0)
     low = float(np.floor(10 * lowest) / 10)
-    panels = [
-        Panel(display(label), _diagram(bins, COLORS.get(group.shown[label].head, MUTED), low), said)
-        for label, bins in found.items()
-        if (said := _said(group.shown[label]))
-    ]
+    panels = tuple(
+        Panel(one.title, _diagram(found[label], look(one.record.head).color, low), _said(one))
+        for label, (one, _) in shown.items()
+    )
     return Figure(
         f"{group.key}-reliability",
         "Reliability",
-        "How often the prediction is right, against the probability it states, "
-        f"in {count} bins of equal mass; bars are Wilson's 95% intervals. Hollow: as trained. Filled: after "
-        "temperature scaling, fitted on the validation split. Below the diagonal the model claims too much. "
-        "First seed of each head; the same axes for all.",
-        tuple(panels),
+        f"How often the prediction is right, against the probability that it states, in {count} bins with "
+        "equally many items. Bars are 95% intervals (Wilson's). Hollow: as trained. Filled: after "
+        "temperature scaling, fitted on the validation split. Below the diagonal the model is too sure of "
+        "itself. First seed of each head.",
+        panels,
         2.9,
         2.8,
         missing="" if panels else "No run has left probabilities to draw from.",
     )
 
 
-def _shown(group: Group) -> dict[str, Record]:
-    return {label: r for label, r in group.shown.items() if r.outputs and r.outputs.probabilities is not None}
+def _shown(group: Group) -> dict[str, tuple[Shown, Probabilities]]:
+    """The runs that are shown and have probabilities, with these."""
+    return {
+        label: (one, one.outputs.probabilities)
+        for label, one in group.shown.items()
+        if one.outputs.probabilities is not None
+    }
 
 
-def _bins_of(record: Record, count: int) -> dict[str, metrics.Reliability]:
-    found = record.outputs
-    assert found is not None
-    assert found.probabilities is not None
-    bins = {"as trained": metrics.reliability(found.probabilities, found.labels, bins=count)}
-    if "temperature" in found.calibrated:
-        bins["after scaling"] = metrics.reliability(found.calibrated["temperature"], found.labels, bins=count)
+def _bins_of(outputs: Outputs, stated: Probabilities, count: int) -> dict[str, metrics.Reliability]:
+    bins = {"as trained": metrics.reliability(stated, outputs.labels, bins=count)}
+    if (scaled := outputs.calibrated.get("temperature")) is not None:
+        bins["after scaling"] = metrics.reliability(scaled, outputs.labels, bins=count)
     return bins
 
 
-def _said(record: Record) -> str:
-    before = record.number("calibration_error_l2")
-    after = record.number("calibrated.temperature.calibration_error_l2")
-    parts = [f"Reliability diagram of {display(record.label)}"]
+def _said(one: Shown) -> str:
+    """The diagram in words."""
+    before = one.record.number("calibration_error_l2")
+    after = one.record.number("calibrated.temperature.calibration_error_l2")
+    parts = [f"Reliability diagram of {one.title}"]
     if before is not None:
         parts.append(f"calibration error {100 * before:.2f}% as trained")
     if after is not None:
@@ -88,14 +95,14 @@ def _diagram(bins: Mapping[str, metrics.Reliability], color: str, low: float) ->
                 r.accuracy.numpy(),
                 yerr=error.clamp_min(0).numpy(),
                 color=color,
-                markerfacecolor=PAPER if hollow else color,
+                markerfacecolor=SURFACE if hollow else color,
                 elinewidth=0.8,
                 alpha=0.75 if hollow else 1.0,
                 clip_on=False,
                 zorder=3,
                 **mark,
             )
-            axes.plot([], [], color=MUTED, markerfacecolor=PAPER if hollow else MUTED, label=name, **mark)
+            axes.plot([], [], color=MUTED, markerfacecolor=SURFACE if hollow else MUTED, label=name, **mark)
         axes.set(xlim=(low, 1), ylim=(low, 1), xlabel="stated probability", ylabel="accuracy")
         axes.set_box_aspect(1)
         share(axes.xaxis)
@@ -105,54 +112,50 @@ def _diagram(bins: Mapping[str, metrics.Reliability], color: str, low: float) ->
 
 
 def risk_coverage(group: Group) -> Figure:
-    """Error among the most confident share, by the norm and by the top probability."""
+    """Errors among the most confident share, by the norm and by the top probability."""
     shown = _shown(group)
-
-    def by(score: str) -> Draw:
-        def draw(axes: Axes) -> None:
-            top = 0.0
-            for label, record in shown.items():
-                found = record.outputs
-                assert found is not None
-                assert found.probabilities is not None
-                assert found.predicted is not None
-                right = found.predicted == found.labels
-                values = found.confidence if score == "norm" else found.probabilities.max(1)
-                if not np.isfinite(values).all():
-                    continue
-                curve = metrics.risk_coverage(values, right)
-                coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
-                keep = coverage >= min(0.02, 20 / len(right))
-                style = look(group, label)
-                coverage, risk = thinned(coverage[keep], risk[keep])
-                axes.plot(
-                    coverage, risk, color=style["color"], linestyle=style["linestyle"], label=display(label)
-                )
-                top = max(top, float(risk[-1]), float(np.quantile(risk, 0.9)))
-            axes.set(
-                xlim=(0, 1),
-                ylim=within(0.0, 1.08 * top + 1e-4),
-                xlabel="coverage: share answered",
-                ylabel="risk: share wrong",
-            )
-            share(axes.xaxis)
-            share(axes.yaxis)
-
-        return draw
-
+    by_norm = {label: one.outputs.confidence for label, (one, _) in shown.items()}
+    by_probability = {label: stated.max(1) for label, (_, stated) in shown.items()}
+    panels = (
+        Panel("By the norm or concentration", _risks(group, by_norm)),
+        Panel("By the top probability", _risks(group, by_probability)),
+    )
     return Figure(
         f"{group.key}-risk-coverage",
         "Risk against coverage",
-        "If the model may decline to answer, and answers only where it is most confident: how many of its "
-        "answers are wrong. A confidence that knows its errors rises late. First seed of each head.",
-        (
-            Panel("By the norm or concentration", by("norm")),
-            Panel("By the top probability", by("probability")),
-        )
-        if shown
-        else (),
+        "Suppose that the model may decline to answer, and answers only where it is most confident. How many "
+        "of its answers are wrong? A curve that stays low for long is better. First seed of each head.",
+        panels if shown else (),
         4.4,
         3.0,
         2,
         missing="" if shown else "No run has left probabilities to draw from.",
     )
+
+
+def _risks(group: Group, scores: Mapping[str, NDArray[np.floating[Any]]]) -> Draw:
+    def draw(axes: Axes) -> None:
+        top = 0.0
+        for label, values in scores.items():
+            right = group.shown[label].outputs.right
+            if right is None or not np.isfinite(values).all():
+                continue
+            curve = metrics.risk_coverage(values, right)
+            coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
+            keep = coverage >= min(0.02, 20 / len(right))
+            coverage, risk = thinned(coverage[keep], risk[keep])
+            style = line_style(group, label)
+            axes.plot(
+                coverage, risk, color=style["color"], linestyle=style["linestyle"], label=display(label)
+            )
+            top = max(top, float(risk[-1]), float(np.quantile(risk, 0.9)))
+        axes.set(
+            xlim=(0, 1),
+            ylim=within(0.0, 1.08 * top + 1e-4),
+            xlabel="coverage: share answered",
+            ylabel="risk: share wrong",
+        )
+        share(axes.xaxis)
+        share(axes.yaxis)
+
+    return draw

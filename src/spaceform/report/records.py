@@ -1,30 +1,31 @@
 """Read what studies and runs left in their folders; what is broken or missing becomes a note."""
 
 import inspect
-import json
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaceform.geometry import Geometry
 from spaceform.heads import HEADS
 from spaceform.messages import sentence
-from spaceform.report.style import NAMES, display, geometry
-from spaceform.run.finished import read_json, read_recipe
-from spaceform.run.recipe import PAPER, Recipe, RecipeError
-from spaceform.study.folder import Job, Status, Study, figures
+from spaceform.report.looks import display, geometry_of, in_order
+from spaceform.report.words import readable
+from spaceform.run.finished import read_json
+from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
+from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics, read_history, run_status
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """`outputs.npz`: one row a test item."""
+    """`outputs.npz`: one row for each test item."""
 
     embeddings: NDArray[np.floating[Any]]
     labels: NDArray[np.int64]
@@ -39,51 +40,62 @@ class Outputs:
         """The class of the largest probability."""
         return None if self.probabilities is None else self.probabilities.argmax(1)
 
+    @cached_property
+    def right(self) -> NDArray[np.bool_] | None:
+        """Whether the prediction is right."""
+        return None if self.predicted is None else self.predicted == self.labels
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One run as its folder tells it."""
+    """One run, from the files in its folder."""
 
     name: str
     label: str
     recipe: Recipe
     folder: Path
-    status: Status
+    status: RunStatus
     metrics: dict[str, Any]
 
     @property
     def head(self) -> str:
         return self.recipe.head.name
 
-    @property
-    def geometry(self) -> str:
-        return geometry(self.head)
+    @cached_property
+    def geometry(self) -> Geometry | None:
+        """None where the head is not registered here."""
+        return geometry_of(self.head, self.recipe.head.options)
 
-    @property
-    def curvature(self) -> float:
-        """Of the hyperbolic head, given or by default."""
-        default = inspect.signature(HEADS["hyperbolic"]).parameters["curvature"].default
-        return float(self.recipe.head.options.get("curvature", default))
+    def option(self, name: str) -> Any:
+        """An option of the head, from the recipe or by default; None where the head has no such option."""
+        options = self.recipe.head.options
+        if name in options or self.head not in HEADS:
+            return options.get(name)
+        parameter = inspect.signature(HEADS[self.head]).parameters.get(name)
+        return None if parameter is None else parameter.default
 
     @property
     def finished(self) -> bool:
         return self.status.state == "finished"
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
-        """What was measured, with dotted names."""
-        return figures(self.metrics)
+    def measured(self) -> dict[str, Any]:
+        """Everything that was measured, by dotted name."""
+        return flat_metrics(self.metrics)
 
     def number(self, column: str) -> float | None:
         """A measured number, such as `calibrated.temperature.nll`; None where there is none."""
-        found = self.figures.get(column)
+        found = self.measured.get(column)
         return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """One record an epoch, as far as it got."""
-        return _lines(self.folder / "history.jsonl")
+        """One record for each epoch; none where they cannot be read."""
+        try:
+            return read_history(self.folder)
+        except (OSError, ValueError):
+            return []
 
     @cached_property
     def outputs(self) -> Outputs | None:
@@ -96,7 +108,7 @@ class Record:
                 arrays["labels"],
                 arrays["confidence"],
                 arrays["index"],
-                tuple(map(str, arrays["classes"])),
+                tuple(readable(str(name)) for name in arrays["classes"]),
                 arrays.get("probabilities"),
                 {
                     name.removeprefix("probabilities_"): value
@@ -108,12 +120,18 @@ class Record:
             return None
 
 
-def in_order(heads: Mapping[str, str]) -> tuple[str, ...]:
-    """Labels by their heads in the paper's order; variants of a head as they come."""
-    order = list(NAMES)
-    return tuple(
-        sorted(heads, key=lambda label: order.index(heads[label]) if heads[label] in order else len(order))
-    )
+@final
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The run that figures of single items show for a row."""
+
+    record: Record
+    outputs: Outputs
+
+    @property
+    def title(self) -> str:
+        """Of the row, for people."""
+        return display(self.record.label)
 
 
 @final
@@ -129,13 +147,13 @@ class Group:
 
     @cached_property
     def published(self) -> str:
-        """The data's name where the paper's figures may stand beside these; with another net they may not."""
+        """The data's name where the paper's numbers may stand beside ours; empty where the net is another."""
         nets = {PAPER[row].net.name for row in PAPER if row.startswith(f"{self.data}/")}
         return self.data if {record.recipe.net.name for record in self.records} <= nets else ""
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Rows of the tables: heads in the paper's order, then their variants."""
+        """Rows of the tables: heads in the order of `HEADS`, each followed by its variants."""
         return in_order({record.label: record.head for record in self.records})
 
     def of(self, label: str) -> list[Record]:
@@ -145,14 +163,19 @@ class Group:
         )
 
     @cached_property
-    def shown(self) -> dict[str, Record]:
-        """For every row the run that stands for it in figures of items: its first seed with outputs."""
-        found = {label: next((r for r in self.of(label) if r.outputs), None) for label in self.labels}
-        return {label: record for label, record in found.items() if record is not None}
+    def shown(self) -> dict[str, Shown]:
+        """For each row its first seed that has outputs."""
+        found = {}
+        for label in self.labels:
+            for record in self.of(label):
+                if record.outputs is not None:
+                    found[label] = Shown(record, record.outputs)
+                    break
+        return found
 
     @cached_property
     def notes(self) -> list[str]:
-        """What is missing, a sentence each."""
+        """What is missing, one sentence for each thing."""
         by_note: dict[str, list[str]] = {}
         for record in self.records:
             if record.status.state == "failed":
@@ -160,7 +183,7 @@ class Group:
             elif not record.finished:
                 by_note.setdefault(f"not finished ({record.status.state}).", []).append(record.name)
             elif record.outputs is None:
-                note = "without a readable outputs.npz; evaluate again for the figures of single items."
+                note = "no outputs.npz that can be read; evaluate again for the figures of single items."
                 by_note.setdefault(note, []).append(record.name)
         said = [f"{self._named(names)}: {note}" for note, names in by_note.items()]
         seeds = {label: len(self.of(label)) for label in self.labels}
@@ -172,7 +195,7 @@ class Group:
         return said
 
     def _named(self, names: Sequence[str]) -> str:
-        """Runs by name, as long as that can be read."""
+        """The names of a few runs; of many, the first four and how many more."""
         if len(names) <= 6:
             return ", ".join(names)
         if len(names) == len(self.records):
@@ -186,7 +209,7 @@ class Collection:
     """Everything that a report is about."""
 
     groups: tuple[Group, ...]
-    studies: tuple[Study, ...]
+    studies: tuple[StudyFolder, ...]
     plans: tuple[dict[str, Any], ...]
     """`study.json` of each study: what it was made with."""
     notes: tuple[str, ...] = field(default=())
@@ -201,58 +224,68 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise RecipeError("give the folder of a study or of a run to report on")
-    studies: list[Study] = []
+    studies: list[StudyFolder] = []
     plans: list[dict[str, Any]] = []
     notes: list[str] = []
     found: list[tuple[str, Record]] = []
     for path in paths:
         if not path.is_dir():
-            raise RecipeError(f"there is no folder {str(path)!r}; give a study's or a run's")
+            raise RecipeError(f"there is no folder {str(path)!r}; give that of a study or of a run")
         if (path / "study.json").exists():
-            study = Study.open(path)
+            plan = read_json(path / "study.json")
+            study = _study(path, plan)
             studies.append(study)
-            plans.append(read_json(path / "study.json"))
+            plans.append(readable(plan))
             found += [(path.resolve().name, _record(job, study.path(job), notes)) for job in study.jobs]
-        elif (recipe := _recipe(path, notes)) is not None:
+        elif (recipe := _recipe_of_run(path, notes)) is not None:
             job = Job(path.name, recipe.head.name, recipe)
             found.append(("", _record(job, path, notes)))
         elif not notes:
             raise RecipeError(f"{path} holds neither a study (study.json) nor a run (recipe.json)")
     if not found:
         raise RecipeError("; ".join(notes))
-    return Collection(_groups(found), tuple(studies), tuple(plans), tuple(notes))
+    return Collection(_groups(found), tuple(studies), tuple(plans), tuple(map(readable, notes)))
+
+
+def _study(folder: Path, plan: Any) -> StudyFolder:
+    """As `StudyFolder.open`; runs of a head that is not registered here stay in."""
+    path = folder / "study.json"
+    try:
+        jobs = [
+            Job(name, str(value["label"]), _recipe(value["recipe"], f"{path}, run {name}"))
+            for name, value in plan["runs"].items()
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
+    return StudyFolder(folder, tuple(jobs))
+
+
+def _recipe_of_run(folder: Path, notes: list[str]) -> Recipe | None:
+    path = folder / "recipe.json"
+    try:
+        return _recipe(read_json(path), str(path)) if path.exists() else None
+    except RecipeError as error:
+        notes.append(str(error))
+        return None
+
+
+def _recipe(values: Any, source: str) -> Recipe:
+    """A recipe; the options of a head that is not registered here are taken unchecked."""
+    match values:
+        case {"head": {"name": str(name)} as head} if name not in HEADS:
+            values = {**values, "head": get_type_hints(Recipe)["head"].model_construct(**head)}
+    return make(values, source=source)
 
 
 def _record(job: Job, folder: Path, notes: list[str]) -> Record:
     try:
-        status = _status(job, folder)
+        status = run_status(job, folder)
         metrics = read_json(folder / "metrics.json") if status.state == "finished" else {}
     except (ValueError, KeyError, TypeError) as error:
-        status, metrics = Status(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
+        status, metrics = RunStatus(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
         notes.append(f"{job.name}: {status.error}")
-    return Record(job.name, job.label, job.recipe, folder, status, metrics)
-
-
-def _status(job: Job, folder: Path) -> Status:
-    """As `Study.status`, for a run that may belong to no study."""
-    if (folder / "metrics.json").exists():
-        result = read_json(folder / "result.json")
-        return Status(job, "finished", result["epochs"], result["score"], result["seconds"])
-    if (folder / "error.json").exists():
-        return Status(job, "failed", error=str(read_json(folder / "error.json")["error"]))
-    history = _lines(folder / "history.jsonl")
-    if not history:
-        return Status(job, "waiting")
-    seconds = sum(float(record["seconds"]) for record in history)
-    return Status(job, "running", len(history), max(record["score"] for record in history), seconds)
-
-
-def _recipe(path: Path, notes: list[str]) -> Recipe | None:
-    try:
-        return read_recipe(path)
-    except RecipeError as error:
-        notes.append(str(error))
-        return None
+    status = replace(status, error=readable(status.error))
+    return Record(readable(job.name), readable(job.label), job.recipe, folder, status, metrics)
 
 
 def _groups(found: Sequence[tuple[str, Record]]) -> tuple[Group, ...]:
@@ -271,10 +304,11 @@ def _groups(found: Sequence[tuple[str, Record]]) -> tuple[Group, ...]:
             )
         key = (study, about.name, task, about.split_seed, about.imbalance, about.label_noise)
         parts.setdefault(key, []).append(record)
-    titles = [_title(*key[1:]) for key in parts]
+    titles = [readable(_title(*key[1:])) for key in parts]
     if len(set(titles)) < len(titles):
         titles = [
-            f"{title} · {key[0]}" if key[0] else title for title, key in zip(titles, parts, strict=True)
+            f"{title} · {readable(key[0])}" if key[0] else title
+            for title, key in zip(titles, parts, strict=True)
         ]
     return tuple(
         Group(slug, title, key[1], key[2], tuple(records))
@@ -283,7 +317,7 @@ def _groups(found: Sequence[tuple[str, Record]]) -> tuple[Group, ...]:
 
 
 def _slugs(titles: Sequence[str]) -> list[str]:
-    """Names for files and anchors: letters, digits and hyphens, no two alike."""
+    """Names for files and anchors: letters, digits and hyphens, all different."""
     slugs: list[str] = []
     for title in titles:
         slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "data"
@@ -315,15 +349,3 @@ def _title(name: str, task: str, split_seed: int, imbalance: float, label_noise:
     if split_seed:
         extras.append(f"split {split_seed}")
     return f"{title} ({', '.join(extras)})" if extras else title
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file up to the first that cannot be read."""
-    records: list[dict[str, Any]] = []
-    if path.is_file():
-        for line in path.read_text("utf-8", errors="replace").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-    return records

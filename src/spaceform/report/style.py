@@ -1,92 +1,151 @@
-"""Names, hues and markers: one look for the files, the page and both of its modes.
+"""Colours and type: one look for the files, the page, and the page's light and dark theme.
 
-Figures are drawn in the light colours below. On the page each of them becomes a CSS variable, so that one
-drawing serves light and dark.
+Figures are drawn in light colours. On the page every colour becomes a CSS variable, so that one drawing
+serves both themes.
 """
 
-import math
 from typing import Any, Final
+
+from matplotlib.font_manager import get_font_names
 
 INK: Final = "#1c1c22"
 MUTED: Final = "#686873"
 LINE: Final = "#e2e2e8"
-PAPER: Final = "#ffffff"
-GOOD: Final = "#1a7f4e"
-BAD: Final = "#c2341d"
+SURFACE: Final = "#ffffff"
 
-NAMES: Final = {
-    "standard": "Standard",
-    "hyperbolic": "Hyperbolic",
-    "cosine": "Cosine",
-    "arcface": "ArcFace",
-    "vmf": "vMF",
-    "power_spherical": "Power Spherical",
+GEOMETRY_COLORS: Final = {
+    "euclidean": (
+        ("#f72585", "#ff62a8"),
+        ("#a3195b", "#d9488c"),
+        ("#fb7bb5", "#ffa9d0"),
+        ("#6b0f3c", "#ffc9e1"),
+    ),
+    "hyperbolic": (
+        ("#3a0ca3", "#a78bfa"),
+        ("#7648dc", "#7c63e0"),
+        ("#230764", "#d0c2ff"),
+        ("#9a86e6", "#5d43c4"),
+    ),
+    "spherical": (
+        ("#3da1c0", "#52bcdc"),
+        ("#23758f", "#2f9cbf"),
+        ("#0d4a61", "#a3e0f2"),
+        ("#57b894", "#6fd3ad"),
+        ("#2c8266", "#3fa983"),
+        ("#8bc3d6", "#7ba9ba"),
+    ),
 }
+"""The paper's hue for each geometry, in shades for its heads: light theme, dark theme."""
 
-GEOMETRIES: Final = {"standard": "euclidean", "hyperbolic": "hyperbolic"}
-"""Of the heads that are not spherical."""
-
-COLORS: Final = {
-    "standard": "#f72585",
-    "hyperbolic": "#3a0ca3",
-    "cosine": "#3da1c0",
-    "arcface": "#23758f",
-    "vmf": "#0d4a61",
-    "power_spherical": "#57b894",
-}
-"""The paper's hue for each geometry; the spherical heads are its shades, Power Spherical towards green."""
-
-MARKERS: Final = {
-    "standard": "o",
-    "hyperbolic": "D",
-    "cosine": "s",
-    "arcface": "^",
-    "vmf": "v",
-    "power_spherical": "P",
-}
-DASHES: Final[dict[str, Any]] = {
-    "standard": "-",
-    "hyperbolic": "-",
-    "cosine": "-",
-    "arcface": (0, (5, 1.6)),
-    "vmf": (0, (7, 1.4, 1.2, 1.4)),
-    "power_spherical": (0, (1.4, 1.4)),
-}
-VARIANTS: Final[tuple[Any, ...]] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (7, 1.4, 1.2, 1.4)))
-
-FILLS: Final = ("full", "none", "left", "top")
-"""Of the markers of a head's variants, as their dashes."""
+OTHER_COLORS: Final = (("#8a6a12", "#d8b24e"), ("#b8922f", "#f0d48a"), ("#5c4508", "#a88734"))
+"""Shades for heads whose geometry cannot be known."""
 
 CLASS_COLORS: Final = (
-    "#3f90da",
-    "#ffa90e",
-    "#bd1f01",
-    "#94a4a2",
-    "#832db6",
-    "#a96b59",
-    "#e76300",
-    "#b9ac70",
-    "#717581",
-    "#52c1c6",
+    ("#3f90da", "#6aaef0"),
+    ("#ffa90e", "#ffbb44"),
+    ("#bd1f01", "#f0624a"),
+    ("#94a4a2", "#b3c2c0"),
+    ("#832db6", "#b978e6"),
+    ("#a96b59", "#cf9583"),
+    ("#e76300", "#ff9147"),
+    ("#b9ac70", "#d3c78d"),
+    ("#717581", "#9498a6"),
+    ("#52c1c6", "#7fdde2"),
 )
-"""Told apart under the common colour-vision deficiencies; the eleventh class repeats, with another mark."""
+"""Distinct under the common colour-vision deficiencies; the eleventh class repeats, with another mark."""
 
-SHADES: Final = ("#a5d6e4", "#7cc4d8", "#54b0c9", "#3597b5", "#247d99", "#18627a", "#0f485b", "#08303e")
-"""Of an ordered quantity, light to dark; dark to light on a dark page."""
+SHADES: Final = (
+    ("#a5d6e4", "#2a7f99"),
+    ("#7cc4d8", "#3793ae"),
+    ("#54b0c9", "#4aa8c3"),
+    ("#3597b5", "#62bbd4"),
+    ("#247d99", "#7ecbe1"),
+    ("#18627a", "#9ad9ea"),
+    ("#0f485b", "#b7e6f2"),
+    ("#08303e", "#d6f3fa"),
+)
+"""For an ordered quantity: light to dark in the light theme, dark to light in the dark one."""
 
-VARIABLES: Final = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    LINE: "var(--line)",
-    PAPER: "var(--paper)",
-    GOOD: "var(--good)",
-    BAD: "var(--bad)",
-    **{color: f"var(--shade-{i})" for i, color in enumerate(SHADES)},
-    **{color: f"var(--{head.replace('_', '-')})" for head, color in COLORS.items()},
+
+def _numbered(name: str, colors: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+    return {f"{name}-{i}": pair for i, pair in enumerate(colors)}
+
+
+_TONES: Final[dict[str, tuple[str, str]]] = {
+    "surface": (SURFACE, "#1a1a20"),
+    "page": ("#fafafb", "#131317"),
+    "ink": (INK, "#ececf1"),
+    "soft": ("#3d3d47", "#c9c9d3"),
+    "muted": (MUTED, "#9c9ca8"),
+    "line": (LINE, "#33333d"),
+    "wash": ("#f2f2f6", "#23232b"),
+    "accent": ("#2a5db8", "#8db4ff"),
+    "bad": ("#c2341d", "#ff8068"),
+    "shadow": (
+        "0 1px 2px rgb(20 20 40 / 6%), 0 6px 24px rgb(20 20 40 / 6%)",
+        "0 1px 2px rgb(0 0 0 / 40%), 0 6px 24px rgb(0 0 0 / 30%)",
+    ),
+    **{
+        name: pair
+        for kind, colors in GEOMETRY_COLORS.items()
+        for name, pair in _numbered(kind, colors).items()
+    },
+    **_numbered("other", OTHER_COLORS),
+    **_numbered("class", CLASS_COLORS),
+    **_numbered("shade", SHADES),
 }
+"""CSS variables: light theme, dark theme."""
+
+_PRINTED: Final = {
+    "page": "#fff",
+    "ink": "#000",
+    "soft": "#222",
+    "muted": "#555",
+    "line": "#ccc",
+    "wash": "#f4f4f4",
+    "accent": "#000",
+    "shadow": "none",
+}
+"""What differs on paper from the light theme."""
+
+VARIABLES: Final = {light: f"var(--{name})" for name, (light, _) in _TONES.items()}
+"""The CSS variable of every colour that figures are drawn in."""
+
+
+def themes() -> str:
+    """The CSS variables of the light theme, the dark one (by preference or by button) and of print."""
+    light = {name: tone for name, (tone, _) in _TONES.items()}
+    dark = _declared("dark", {name: tone for name, (_, tone) in _TONES.items()})
+    return "\n".join(
+        (
+            f":root {{ {_declared('light', light)} }}",
+            f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}',
+            f':root[data-theme="dark"] {{ {dark} }}',
+            f"@media print {{ :root:root:root {{ {_declared('light', light | _PRINTED)} }} }}\n",
+        )
+    )
+
+
+def _declared(scheme: str, tones: dict[str, str]) -> str:
+    return f"color-scheme: {scheme}; " + " ".join(f"--{name}: {tone};" for name, tone in tones.items())
+
+
+_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Malgun Gothic",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+)
+"""For letters that DejaVu Sans lacks; those that are installed are used."""
 
 RC: Final[dict[Any, Any]] = {
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", *(font for font in _FONTS if font in get_font_names())],
     "font.size": 9,
     "text.color": INK,
     "text.parse_math": False,
@@ -114,27 +173,9 @@ RC: Final[dict[Any, Any]] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "lines.linewidth": 1.5,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
+    "figure.facecolor": SURFACE,
+    "savefig.facecolor": SURFACE,
     "svg.hashsalt": "spaceform",
     "pdf.fonttype": 42,
 }
-
-
-def number(value: float) -> str:
-    """Three significant digits and no exponent: 0.0135, 1.35, 1,350."""
-    if not math.isfinite(value):
-        return "—"
-    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{round(value, digits):,.{max(digits, 0)}f}"
-
-
-def geometry(head: str) -> str:
-    """`euclidean`, `hyperbolic` or `spherical`."""
-    return GEOMETRIES.get(head, "spherical")
-
-
-def display(label: str) -> str:
-    """A label for people: `vmf β=16` → `vMF β=16`."""
-    head, space, rest = label.partition(" ")
-    return NAMES.get(head, head) + space + rest
+"""Settings of matplotlib."""

@@ -1,4 +1,4 @@
-"""Tables as values: rows of heads, columns of measures, cells with text for people and numbers to sort."""
+"""Tables as values: a row for each head, a column for each measure; cells hold text and the number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Final, final
 
 import pandas as pd
 
-from spaceform.report.records import Collection, Group, in_order
-from spaceform.report.style import display
+from spaceform.report.looks import display, in_order
+from spaceform.report.records import Collection, Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"
@@ -18,18 +18,18 @@ _SCALED = "calibrated.temperature.calibration_error_l2"
 @final
 @dataclass(frozen=True)
 class Column:
-    """A column; neighbours with the same `over` stand under one heading."""
+    """A column; neighbours with the same `over` share one heading."""
 
     title: str
     over: str = ""
     better: str = ""
-    """`higher`, `lower`, or nothing."""
+    """`higher` or `lower`; empty where neither is."""
 
 
 @final
 @dataclass(frozen=True)
 class Cell:
-    """`97.31 ± 0.12`: text for people, numbers for sorting and CSV."""
+    """`97.31 ± 0.12`: text for people, numbers for sorting and for CSV."""
 
     text: str
     mean: float | int | None = None
@@ -44,7 +44,7 @@ MISSING: Final = Cell("—")
 @final
 @dataclass(frozen=True)
 class Line:
-    """A row: its label for people, the head behind it, its cells."""
+    """A row: its label for people, the name of its head, its cells."""
 
     label: str
     head: str
@@ -54,7 +54,7 @@ class Line:
 @final
 @dataclass(frozen=True)
 class Table:
-    """Rows of heads."""
+    """Lines under columns."""
 
     key: str
     title: str
@@ -62,58 +62,60 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     number: str = ""
-    """The paper's: "Table 2"."""
+    """In the paper: "Table 2"."""
     first: str = "head"
+    """The heading of the labels."""
 
 
 def frame(group: Group) -> pd.DataFrame:
-    """One row a run, metrics with dotted names, rows in the order of the labels."""
+    """One row for each run, in the order of the labels; a column for each measure, by dotted name."""
     order = {label: i for i, label in enumerate(group.labels)}
     rows = []
     for record in sorted(group.records, key=lambda r: (order[r.label], r.recipe.seed)):
         row = {"run": record.name, "label": record.label, "state": record.status.state, "task": group.task}
-        rows.append({**record.figures, **row})
+        rows.append({**record.measured, **row})
     return pd.DataFrame(rows)
 
 
 def summary(group: Group) -> Table:
-    """Every measure of one data set, a row a head."""
+    """Every measure on one data set, one row for each head."""
     table = frame(group)
     shown = measures(table)
     cells = {m.column: _ours(table, m) for m in shown}
     return Table(
         f"{group.key}-summary",
         f"Results on {group.title}",
-        "Mean ± standard error over seeds. "
-        "Bold: the best, and those next to it down to the first that is significantly worse.",
-        tuple(Column(m.title, better="higher" if m.higher else "lower") for m in shown),
+        "Mean ± standard error over seeds. Bold: the best, and the next ones down to the first that is "
+        "significantly worse.",
+        tuple(map(_column, shown)),
         _lines(group, [[cells[m.column].get(label, MISSING) for m in shown] for label in group.labels]),
     )
 
 
 _TERMS = {
-    "calibration error": "the gap between the probability that is stated and how often it is right, over 15 "
-    "bins of equal mass: root mean square of the gaps (l2, the paper's ECE) or their mean (l1); 0 is best.",
-    "temperature scaling": "logits divided by one number that is fitted on the validation split.",
-    "chosen calibrator": "a temperature, or one that depends on the norm where cross-validation on the "
-    "validation split says so; `predict` uses it.",
-    "NLL": "the mean negative log-probability of the true class; lower is better.",
-    "mAP@R": "mean average precision among the R nearest items, R being how many others share the query's "
-    "class.",
-    "Recall@1": "how often the nearest item is of the query's class.",
-    "AUROC": "how well a score tells right predictions from wrong: 0.5 is chance, 1 is perfect.",
-    "of the norm": "the score is the length ‖z‖ of the embedding, or a stochastic head's concentration κ.",
+    "calibration error": "how far the stated probability is from how often it is right, over 15 bins with "
+    "equally many items: the root mean square of the gaps (l2, the paper's ECE) or their mean (l1). 0 is "
+    "best.",
+    "temperature scaling": "the logits are divided by one number, which is fitted on the validation split.",
+    "chosen calibrator": "the one that `predict` uses: temperature scaling, or a temperature that depends on "
+    "the norm where cross-validation on the validation split finds that better.",
+    "NLL": "the mean of −log p for the true class. Lower is better.",
+    "mAP@R": "mean average precision among the R nearest items, where R is the number of other items of the "
+    "query's class.",
+    "Recall@1": "how often the nearest item has the query's class.",
+    "AUROC": "how well a score separates right predictions from wrong ones: 0.5 is chance, 1 is perfect.",
+    "of the norm": "the score is the norm ‖z‖ of the embedding, or the concentration κ of a stochastic head.",
 }
 
 
 def terms(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """The words in the titles of the columns, each with its meaning."""
+    """The terms in the titles of the columns, with their meaning."""
     titles = " ".join(measure.title for measure in measures(table))
     return [(term.removeprefix("of "), said) for term, said in _TERMS.items() if term in titles]
 
 
 def paper_tables(collection: Collection) -> list[Table]:
-    """Tables 1 to 4 over all data sets of the report; those without a single figure are left out."""
+    """Tables 1 to 4 over all data sets of the report; a table without a number is left out."""
     fixed = [group for group in collection.groups if group.task == "classification"]
     found = [group for group in collection.groups if group.task == "retrieval"]
     made = [
@@ -121,8 +123,8 @@ def paper_tables(collection: Collection) -> list[Table]:
             "table1-auroc",
             "Table 1",
             "AUROC of the norm",
-            "How well ‖z‖, or the concentration of the stochastic heads, tells right from wrong predictions: "
-            "0.5 is chance, 1 is perfect.",
+            "How well the norm ‖z‖, or the concentration κ of a stochastic head, separates right predictions "
+            "from wrong ones: 0.5 is chance, 1 is perfect.",
             [(group, "auroc_confidence", group.title) for group in fixed],
         ),
         _across(
@@ -136,7 +138,8 @@ def paper_tables(collection: Collection) -> list[Table]:
             "table3-calibration",
             "Table 3",
             "Calibration error before and after temperature scaling",
-            "Top-label calibration error in percent: 15 bins of equal mass, l2 norm, the paper's ECE.",
+            "Calibration error of the top label in percent: 15 bins with equally many items, l2 norm (the "
+            "paper's ECE).",
             [
                 (g, c, f"{g.title}, {w}")
                 for c, w in (("calibration_error_l2", "as trained"), (_SCALED, "scaled"))
@@ -147,7 +150,8 @@ def paper_tables(collection: Collection) -> list[Table]:
             "table4-retrieval",
             "Table 4",
             "mAP@R with and without cosine at test",
-            "Mean average precision at R in percent, by the geometry's own metric and by the cosine.",
+            "Mean average precision at R in percent, with neighbours by the head's own geometry and by the "
+            "cosine.",
             [
                 (g, c, f"{g.title}, {w}")
                 for g in found
@@ -161,14 +165,14 @@ def paper_tables(collection: Collection) -> list[Table]:
 def _across(
     key: str, number: str, title: str, caption: str, wanted: Sequence[tuple[Group, str, str]]
 ) -> Table | None:
-    """Columns from several data sets; the paper's own figures beside ours where it has some."""
+    """Columns from several data sets; where the paper has numbers, they stand beside ours."""
     columns: list[Column] = []
     cells: list[dict[str, Cell]] = []
     for group, column, over in wanted:
         measure, table = _MEASURES[column], frame(group)
         if column not in table or not table[column].notna().any():
             continue
-        better = "higher" if measure.higher else "lower"
+        better = _better(measure)
         printed = _printed(group, measure)
         if printed:
             columns.append(Column("paper", over, better))
@@ -187,7 +191,7 @@ def _across(
 
 
 def comparison(group: Group) -> Table | None:
-    """The paper beside ours, with the difference in standard errors; None where the paper has none."""
+    """The paper's numbers beside ours, and the difference; None where the paper has none."""
     pairs = beside(frame(group), group.published)
     if not pairs:
         return None
@@ -195,7 +199,7 @@ def comparison(group: Group) -> Table | None:
     found = {(pair.label, pair.measure): pair for pair in pairs}
     columns: list[Column] = []
     for measure in used:
-        better = "higher" if measure.higher else "lower"
+        better = _better(measure)
         columns += [
             Column("paper", measure.title, better),
             Column("ours", measure.title, better),
@@ -210,25 +214,25 @@ def comparison(group: Group) -> Table | None:
             if pair is None:
                 cells += [MISSING] * 3
                 continue
-            figure = pair.figure
+            printed = pair.printed
             cells += [
-                Cell(_text(measure, figure.mean, figure.sem, figure.rounding), figure.mean, figure.sem),
+                Cell(_text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem),
                 Cell(measure.text(pair.mean, pair.sem), pair.mean, pair.sem, pair.seeds),
-                Cell(f"{pair.errors:+.1f}".replace("-", "−"), pair.errors),
+                Cell(f"{round(pair.errors, 1) + 0.0:+.1f}".replace("-", "−"), pair.errors),
             ]
         if any(cell is not MISSING for cell in cells):
             lines.append(Line(display(label), heads[label], tuple(cells)))
     return Table(
         f"{group.key}-paper",
         f"The paper and ours on {group.title}",
-        "The difference is ours less the paper's, in standard errors of both together.",
+        "Δ / s.e.: ours minus the paper's, in standard errors of this difference.",
         tuple(columns),
         tuple(lines),
     )
 
 
 def runs(group: Group) -> Table:
-    """Every run: how it ended, and its main figures."""
+    """Every run: how it ended, and what was measured."""
     shown = measures(frame(group))
     lines = []
     for record in group.records:
@@ -246,36 +250,40 @@ def runs(group: Group) -> Table:
     return Table(
         f"{group.key}-runs",
         f"Runs on {group.title}",
-        "Every run by itself.",
-        (*columns, *(Column(m.title, better="higher" if m.higher else "lower") for m in shown)),
+        "One row for each run.",
+        (*columns, *map(_column, shown)),
         tuple(lines),
         first="run",
     )
 
 
+def _column(measure: Measure) -> Column:
+    return Column(measure.title, better=_better(measure))
+
+
+def _better(measure: Measure) -> str:
+    return "higher" if measure.higher else "lower"
+
+
 def _ours(table: pd.DataFrame, measure: Measure) -> dict[str, Cell]:
     return {
-        row.label: Cell(
-            measure.text(row.mean, row.sem),
-            row.mean,
-            row.sem,
-            row.seeds,
-            row.tied,
-        )
+        row.label: Cell(measure.text(row.mean, row.sem), row.mean, row.sem, row.seeds, row.tied)
         for row in summarize(table, measure)
     }
 
 
 def _printed(group: Group, measure: Measure) -> dict[str, Cell]:
     return {
-        figure.head: Cell(_text(measure, figure.mean, figure.sem, figure.rounding), figure.mean, figure.sem)
-        for figure in PUBLISHED
-        if figure.data == group.published and figure.column == measure.column
+        printed.head: Cell(
+            _text(measure, printed.mean, printed.sem, printed.rounding), printed.mean, printed.sem
+        )
+        for printed in PUBLISHED
+        if printed.data == group.published and printed.column == measure.column
     }
 
 
 def _text(measure: Measure, mean: float, sem: float | None, rounding: float) -> str:
-    """As the paper prints it: its own number of digits."""
+    """As the paper prints it, with as many digits."""
     scale = 100.0 if measure.percent else 1.0
     digits = next(d for d in range(6) if 0.5 * 10.0**-d <= rounding * scale * 1.001)
     value = f"{scale * mean:.{digits}f}"

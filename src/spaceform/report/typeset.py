@@ -19,7 +19,7 @@ def save(table: Table, folder: Path) -> list[Path]:
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table under its title."""
+    """A table for GitHub, under its title and caption."""
 
     def clean(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
@@ -49,6 +49,8 @@ _TEX = {
     "‖": r"$\|$",
     "—": "---",
     "–": "--",
+    "−": "$-$",
+    "\ufffd": "?",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "\n": " ",
@@ -56,12 +58,12 @@ _TEX = {
 
 
 def latex(table: Table) -> str:
-    """A table in the style of booktabs; bold figures need amsmath."""
+    """A table in the style of booktabs; bold numbers need amsmath."""
 
     def clean(text: str) -> str:
         return "".join(_TEX.get(character, character) for character in text)
 
-    def figure(cell: Cell) -> str:
+    def number(cell: Cell) -> str:
         if cell.mean is None:
             return clean(cell.text)
         inner = cell.text.replace("±", r"\pm").replace("−", "-")
@@ -83,7 +85,7 @@ def latex(table: Table) -> str:
             place += width
         lines += [" & " + " & ".join(spans) + r" \\", " ".join(rules)]
     lines += [" & " + " & ".join(clean(column.title) for column in table.columns) + r" \\", r"\midrule"]
-    lines += [" & ".join([clean(line.label), *map(figure, line.cells)]) + r" \\" for line in table.lines]
+    lines += [" & ".join([clean(line.label), *map(number, line.cells)]) + r" \\" for line in table.lines]
     lines += [
         r"\bottomrule",
         r"\end{tabular}",
@@ -95,7 +97,7 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Numbers as measured (shares, not percent): mean, standard error, seeds of every column."""
+    """Numbers as measured (shares, not percent): for every column its mean, standard error and seeds."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = [f"{c.over}: {c.title}" if c.over else c.title for c in table.columns]

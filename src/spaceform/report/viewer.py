@@ -5,113 +5,105 @@ import json
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 from markupsafe import Markup
 
+from spaceform.geometry import PoincareBall
 from spaceform.report.contents import Part
 from spaceform.report.images import sheet
-from spaceform.report.style import display
+from spaceform.report.layout import Layout
+from spaceform.report.looks import look
+from spaceform.report.records import Shown
 
 _POINTS = 10_000
-"""Points of a panel; a larger test set is shown in part."""
+"""The most points of a panel; of a larger test set a part is shown."""
 _PHOTOS = 2_500
 """The same where every thumbnail is a photo to decode."""
 _SHEET_BYTES = 3_000_000
 
-_SPACES = {
-    "euclidean": "Euclidean space",
-    "hyperbolic": "Poincaré ball",
-    "spherical": "unit sphere",
-}
-
 
 def packed(part: Part) -> dict[str, Any] | None:
-    """Points of all heads, packed: int16 coordinates, one sheet of thumbnails."""
-    group = part.group
-    if not part.projections:
+    """What the template and the script need; None where there are no embeddings."""
+    if not part.layouts:
         return None
-    labels = list(part.projections)
-    first = group.shown[labels[0]].outputs
-    assert first is not None
-    most = _PHOTOS if part.photos else _POINTS
-    pick = np.arange(len(first.labels))
-    if len(pick) > most:
-        pick = np.sort(np.random.default_rng(0).choice(pick, most, replace=False))
-    heads = []
-    for label in labels:
-        record, projection = group.shown[label], part.projections[label]
-        outputs = record.outputs
-        assert outputs is not None
-        if not np.array_equal(outputs.index, first.index):
-            continue
-        points = projection.points[pick]
-        scale = float(np.abs(points).max()) or 1.0
-        packet = {
-            "label": display(label),
-            "head": record.head,
-            "geometry": record.geometry,
-            "curvature": projection.curvature,
-            "word": "κ" if record.head in ("vmf", "power_spherical") else "‖z‖",
-            "scale": scale,
-            "xyz": _packed(np.round(points / scale * 32767).astype("<i2")),
-            "confidence": _packed(outputs.confidence[pick].astype("<f4")),
-        }
-        if outputs.probabilities is not None and outputs.predicted is not None:
-            packet["predicted"] = _packed(outputs.predicted[pick].astype("<u2"))
-            top = outputs.probabilities[pick].max(1)
-            packet["probability"] = _packed(np.round(np.nan_to_num(top) * 65535).astype("<u2"))
-        heads.append(
-            {
-                "packed": packet,
-                "head": record.head,
-                "label": display(label),
-                "how": projection.how.rstrip("."),
-                "space": _SPACES[record.geometry],
-            }
-        )
-    thumbnails = None
-    if part.pictures is not None:
-        thumbnails = sheet(part.pictures.thumbnails(first.index[pick]), _SHEET_BYTES)
+    shown = part.group.shown
+    first = next(iter(shown.values())).outputs
+    pick = _picked(len(first.labels), _PHOTOS if part.photos else _POINTS)
+    same = [label for label, one in shown.items() if np.array_equal(one.outputs.index, first.index)]
     data: dict[str, Any] = {
         "classes": first.classes,
-        "labels": _packed(first.labels[pick].astype("<u2")),
-        "index": _packed(first.index[pick].astype("<u4")),
-        "heads": [head["packed"] for head in heads],
+        "labels": _bytes(first.labels[pick].astype("<u2")),
+        "index": _bytes(first.index[pick].astype("<u4")),
+        "heads": [_points(shown[label], part.layouts[label], pick) for label in same],
         "sheet": None,
     }
-    if thumbnails is not None:
+    pixels = None
+    if part.pictures is not None:
+        thumbnails = sheet(part.pictures.thumbnails(first.index[pick]), _SHEET_BYTES)
+        pixels = Markup(thumbnails.image.base64)
         data["sheet"] = {
-            "id": f"{group.key}-sheet",
+            "id": f"{part.group.key}-sheet",
             "mime": thumbnails.image.mime,
             "side": thumbnails.side,
             "columns": thumbnails.columns,
         }
     return {
-        "heads": heads,
+        "heads": [_described(shown[label], part.layouts[label]) for label in same],
         "classes": len(np.unique(first.labels[pick])),
         "json": script_json(data),
-        "sheet": None if thumbnails is None else Markup(thumbnails.image.base64),
-        "shown": len(pick),
-        "all": len(first.labels),
-        "missing": part.no_pictures,
+        "sheet": pixels,
+        "caption": _caption(len(pick), len(first.labels), part.no_pictures),
     }
 
 
-def caption(viewer: dict[str, Any] | None) -> str:
-    if viewer is None:
-        return ""
-    count = f"{viewer['shown']:,} test items"
-    if viewer["shown"] < viewer["all"]:
-        count = f"{viewer['shown']:,} of {viewer['all']:,} test items, drawn at random"
+def _picked(count: int, most: int) -> Int64[np.ndarray, " picked"]:
+    every = np.arange(count)
+    return every if count <= most else np.sort(np.random.default_rng(0).choice(every, most, replace=False))
+
+
+def _points(one: Shown, layout: Layout, pick: Int64[np.ndarray, " picked"]) -> dict[str, Any]:
+    """One panel, for the script."""
+    outputs, geometry = one.outputs, one.record.geometry
+    points = layout.points[pick]
+    scale = float(np.abs(points).max()) or 1.0
+    found = {
+        "geometry": geometry.kind if geometry else "",
+        "curvature": geometry.curvature if isinstance(geometry, PoincareBall) else 1.0,
+        "symbol": look(one.record.head).symbol,
+        "scale": scale,
+        "xyz": _bytes(np.round(points / scale * 32767).astype("<i2")),
+        "confidence": _bytes(outputs.confidence[pick].astype("<f4")),
+    }
+    if outputs.probabilities is not None and outputs.predicted is not None:
+        top = outputs.probabilities[pick].max(1)
+        found["predicted"] = _bytes(outputs.predicted[pick].astype("<u2"))
+        found["probability"] = _bytes(np.round(np.nan_to_num(top) * 65535).astype("<u2"))
+    return found
+
+
+def _described(one: Shown, layout: Layout) -> dict[str, str]:
+    """One panel, for the template."""
+    geometry = one.record.geometry
+    return {
+        "head": one.record.head,
+        "label": one.title,
+        "how": layout.how,
+        "space": geometry.title if geometry else "geometry unknown: this head is not installed here",
+    }
+
+
+def _caption(shown: int, count: int, no_pictures: str) -> str:
+    items = f"{shown:,} test items" if shown == count else f"{shown:,} of {count:,} test items, at random"
     said = (
-        f"{count}, coloured by class; first seed of each head. Drag to turn all panels together, hover or "
-        "tap for an item: it is ringed in every panel. Click heads and classes to hide them, double-click a "
-        "class to see it alone."
+        f"{items}, coloured by class; first seed of each head. Drag to turn all panels together. Point at an "
+        "item, or tap it, to see what it is; a ring marks it in every panel. Click a head or a class to hide "
+        "it. Double-click a class to see it alone."
     )
-    return f"{said} {viewer['missing']}".strip()
+    return f"{said} {no_pictures}".strip()
 
 
 def script_json(value: Any) -> Markup:
-    """JSON that no string inside can lead out of its script element."""
+    """JSON in which no string can end the script element that holds it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Markup(
         text.replace("<", "\\u003c")
@@ -122,5 +114,5 @@ def script_json(value: Any) -> Markup:
     )
 
 
-def _packed(values: Any) -> str:
+def _bytes(values: Any) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,36 +11,50 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaceform import calibrators, data, metrics
+from spaceform import data, metrics
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
-from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
-from spaceform.run import files
+from spaceform.metrics.retrieval import Retrieval, expected_retrieval
+from spaceform.metrics.retrieval import retrieval as search
+from spaceform.run import calibration, files
+from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
-from spaceform.run.material import Material, changed, material
+from spaceform.run.fit import held_out, is_for_features
+from spaceform.run.material import Material, material
 from spaceform.run.model import Model
+from spaceform.run.predictor import Predictor, blocks
 from spaceform.run.recipe import RecipeError
 
-_ROWS = 512  # embeddings that meet the head at once
+Compared = Literal["sampled", "direction"]
+"""How items of a stochastic head are compared: by sampled embeddings, as in the paper, or by what the net
+emits. Other heads have only the latter.
+"""
+
+_ROWS = 512  # inputs that the net sees at once
 _COPIES = 10  # sampled copies of a data set, over which retrieval of a stochastic head is averaged
 _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
 
 
 @torch.inference_mode()
-def validation_score(model: Model, parts: Material, device: torch.device, workers: int = 0) -> float:
-    """Accuracy on the validation split, or Recall@1 among its held-out classes for retrieval."""
+def validation_score(
+    model: Model,
+    parts: Material,
+    device: torch.device,
+    workers: int = 0,
+    *,
+    retrieval: Compared = "sampled",
+) -> float:
+    """Accuracy on the validation split, or Recall@1 among its held-out classes for retrieval.
+
+    It is the quantity that `evaluate` reports on the test split: a run is selected by what it is judged by.
+    """
     index = parts.split.val
-    z = model.embed(
-        data.evaluation_batches(
-            parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_ROWS
-        )
-    )
+    z = _embed(model, parts, index, device, workers)
     if parts.dataset.task == "retrieval":
-        return retrieval(z, parts.dataset.labels[index], model.head.geometry, k=(1,)).recall[1]
-    generator = torch.Generator(z.device).manual_seed(0)
-    probs = torch.cat([model.head.predict_proba(part, generator=generator) for part in z.split(_ROWS)])
-    return float(metrics.accuracy(probs, parts.targets[index]))
+        return _own_retrieval(model.head, z, parts.dataset.labels[index], retrieval, k=(1,)).recall[1]
+    probabilities, _ = Predictor(model.head).predict(z)
+    return float(metrics.accuracy(probabilities, parts.targets[index]))
 
 
 def evaluate(
@@ -50,59 +64,67 @@ def evaluate(
     device: str | torch.device | None = None,
     workers: int = 0,
     seed: int = 0,
+    retrieval: Compared = "sampled",
 ) -> dict[str, Any]:
     """Measure a run on its test split; write `metrics.json`, `outputs.npz`, `calibrators.json` in its folder.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
     trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
     AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
-    test items at most, the same for every run. Retrieval: mAP@R and Recall@k by the geometry's own
-    similarity, for a stochastic head the mean over 10 sampled copies of the test set; and by the cosine of
-    what the net emits. What is drawn follows from `seed`. Data that changed since training are refused: the
-    split would be another, and what trained would test.
+    test items at most, the same for every run. Probabilities are those that `Run.predict_proba` gives.
+
+    Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of what
+    the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
+    follow from `seed`, and `direction` compares what the net emits; `retrieval` says which of the two the
+    run is judged by.
+
+    `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
+    since training are refused: the split would be another, and what trained would test.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
         run.model.to(device)
     parts = material(run.recipe, dataset)
-    if changed(run.result.get("data", {}), parts.fingerprint):
+    if run.result["data"] != parts.fingerprint:
         raise RecipeError(
             f"the data {run.recipe.data.name!r} is not what the run in {run.path} was trained on: "
             "bring it back, or train again in another folder"
         )
-    measure = _retrieval if parts.dataset.task == "retrieval" else _classification
     with torch.inference_mode():
-        found, outputs = measure(run, parts, workers, seed)
+        if parts.dataset.task == "retrieval":
+            found, outputs = _retrieval(run, parts, workers, seed, retrieval)
+        else:
+            found, outputs = _classification(run, parts, workers, seed)
     found = {"task": parts.dataset.task, "data": parts.dataset.name, "head": run.recipe.head.name, **found}
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **outputs)
     files.write_bytes(run.path / "outputs.npz", archive.getvalue())
     files.write_json(run.path / "metrics.json", found)
+    run.refresh()
     return found
 
 
 def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    head = run.model.head
-    z = _embed(run, parts, parts.split.test, workers)
+    head, device = run.model.head, run.device
+    fitted = Calibration.fit(*_held_out(run, parts, workers))
+    z = _embed(run.model, parts, parts.split.test, device, workers)
     y = parts.targets[parts.split.test]
-    confidence = head.confidence(z).cpu()
-    generator = torch.Generator(z.device).manual_seed(seed)
-    logits = _logit_samples(head, z, generator)
-    log_probs = log_mean_softmax(logits)
-    correct = log_probs.argmax(1) == y
+    log_probs, confidence, calibrated = _predictions(head, z, fitted)
+    correct, top = log_probs.argmax(1) == y, log_probs.amax(1)
+    own = _own_retrieval(head, *_some(z, y), "sampled", k=(1,), seed=seed)
     found: dict[str, Any] = {
         "items": len(y),
         "validation_score": run.result["score"],
-        **_quality(log_probs, y),
+        **quality(log_probs, y),
         "auroc_confidence": _number(metrics.auroc, confidence, correct),
-        "auroc_probability": _number(metrics.auroc, log_probs.amax(1), correct),
+        "auroc_probability": _number(metrics.auroc, top, correct),
         "aurc_confidence": _number(metrics.aurc, confidence, correct),
-        "aurc_probability": _number(metrics.aurc, log_probs.amax(1), correct),
-        "retrieval": _search_within_classes(head, z, y, seed),
-        "calibrator": "",
-        "calibrated": {},
+        "aurc_probability": _number(metrics.aurc, top, correct),
+        "retrieval": _of_search(own, z, y),
+        "calibrator": fitted.chosen,
+        "calibrated": {name: quality(found, y) for name, found in calibrated.items()},
     }
     outputs = {
         "embeddings": z,
@@ -111,35 +133,67 @@ def _classification(
         "confidence": confidence,
         "index": parts.split.test,
         "classes": np.array(parts.classes),
+        **{f"probabilities_{name}": found.exp() for name, found in calibrated.items()},
+        **_by_query(own),
     }
-    z_val = _embed(run, parts, parts.split.val, workers)
-    y_val, confidence_val = parts.targets[parts.split.val], head.confidence(z_val).cpu()
-    logits_val = _logit_samples(head, z_val, generator)
-    found["calibrator"] = chosen = calibrators.choose(logits_val, y_val, confidence_val).kind
-    fitted: dict[str, Any] = {}
-    for name in sorted(calibrators.CALIBRATORS, key=lambda name: name != chosen):  # it comes first
-        calibrator = calibrators.CALIBRATORS[name]().fit(logits_val, y_val, confidence_val)
-        fitted[name] = calibrator.to_dict()
-        calibrated = calibrator(logits, confidence)
-        found["calibrated"][name] = _quality(calibrated, y)
-        outputs[f"probabilities_{name}"] = calibrated.exp()
-    files.write_json(run.path / "calibrators.json", fitted)
+    files.write_json(run.path / calibration.FILE, fitted.to_json())
     return found, {name: _array(value) for name, value in outputs.items()}
 
 
-def _retrieval(
-    run: Run, parts: Material, workers: int, seed: int
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logit samples, labels and confidences of rows that the model did not train on, to calibrate with.
+
+    A run on features was trained on its validation rows in the end; its rehearsal was not.
+    """
+    if is_for_features(run.recipe):
+        seen = list(held_out(run.path, run.recipe, parts))
+        joined = torch.cat([samples for samples, _, _ in seen], dim=1)
+        return (
+            joined,
+            torch.cat([y for _, y, _ in seen]),
+            torch.cat([confidence for _, _, confidence in seen]),
+        )
     head = run.model.head
-    index = parts.split.test
-    z, y = _embed(run, parts, index, workers), parts.dataset.labels[index]
-    generator = torch.Generator(z.device).manual_seed(seed)
-    own = expected_retrieval(_copies(head, z, generator), y, head.geometry, k=_RECALLS)
+    z = _embed(run.model, parts, parts.split.val, run.device, workers)
+    samples = [head.logit_samples(part).cpu() for part in blocks(head, z)]
+    return torch.cat(samples, dim=1), parts.targets[parts.split.val], head.confidence(z).cpu()
+
+
+def _predictions(
+    head: Head, z: Float[Tensor, "items dim"], fitted: Calibration
+) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"], dict[str, Tensor]]:
+    """Log-probabilities as trained, the confidence, and log-probabilities by every calibrator."""
+    plain: list[Tensor] = []
+    calibrated: dict[str, list[Tensor]] = {name: [] for name in fitted.fitted}
+    for part in blocks(head, z):
+        samples, confidence = head.logit_samples(part), head.confidence(part)
+        plain.append(log_mean_softmax(samples).cpu())
+        for name, calibrator in fitted.fitted.items():
+            calibrated[name].append(calibrator(samples, confidence).cpu())
+    joined = {name: torch.cat(found) for name, found in calibrated.items()}
+    return torch.cat(plain), head.confidence(z).cpu(), joined
+
+
+def _retrieval(
+    run: Run, parts: Material, workers: int, seed: int, compared: Compared
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    head, index = run.model.head, parts.split.test
+    z, y = _embed(run.model, parts, index, run.device, workers), parts.dataset.labels[index]
+    ranks = {"direction": _ranks(search(z, y, head.geometry, k=_RECALLS))}
+    ranks["cosine"] = (
+        ranks["direction"]
+        if isinstance(head.geometry, Sphere)
+        else _ranks(search(z, y, Sphere(), k=_RECALLS))
+    )
+    if isinstance(head, StochasticHead):
+        ranks["sampled"] = _ranks(_own_retrieval(head, z, y, "sampled", k=_RECALLS, seed=seed))
+    judged_by = compared if compared in ranks else "direction"
     found = {
         "items": len(y),
         "validation_score": run.result["score"],
-        **_ranks(own),
-        "cosine": _ranks(retrieval(z, y, Sphere(), k=_RECALLS)),
+        "judged_by": judged_by,
+        **ranks[judged_by],
+        **ranks,
     }
     outputs = {
         "embeddings": z,
@@ -151,25 +205,51 @@ def _retrieval(
     return found, {name: _array(value) for name, value in outputs.items()}
 
 
-def _search_within_classes(
-    head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"], seed: int
-) -> dict[str, float | int | None]:
-    """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
+def _own_retrieval(
+    head: Head,
+    z: Float[Tensor, "items dim"],
+    y: Int64[Tensor, " items"],
+    compared: Compared,
+    *,
+    k: tuple[int, ...],
+    seed: int = 0,
+) -> Retrieval:
+    """By the geometry's own similarity, of sampled copies where the head is stochastic and they are asked."""
+    if compared == "direction" or not isinstance(head, StochasticHead):
+        return search(z, y, head.geometry, k=k)
+    return expected_retrieval(_copies(head, z, seed), y, head.geometry, k=k)
+
+
+def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Retrieval:
+    """How well vectors find their own class by the cosine, among the items that a classifier's are."""
+    return search(*_some(z, y), Sphere(), k=(1,))
+
+
+def _some(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """At most 3,000 items to search among, the same ones for every run."""
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_SEARCHED].sort().values
-    z, y = z[some.to(z.device)], y[some]
-    generator = torch.Generator(z.device).manual_seed(seed)
-    own = expected_retrieval(_copies(head, z, generator), y, head.geometry, k=(1,))
+    return z[some.to(z.device)], y[some]
+
+
+def _of_search(own: Retrieval, z: Tensor, y: Tensor) -> dict[str, float | int | None]:
+    """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
     return {
-        "items": len(y),
+        "items": len(own.average_precision),
         "map_at_r": _number(float, own.map_at_r),
         "recall_at_1": _number(float, own.recall[1]),
-        "cosine_map_at_r": _number(float, retrieval(z, y, Sphere(), k=(1,)).map_at_r),
+        "cosine_map_at_r": _number(float, found_within_classes(z, y).map_at_r),
     }
 
 
-def _quality(
-    log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]
-) -> dict[str, float | None]:
+def _by_query(own: Retrieval) -> dict[str, Tensor]:
+    return {
+        "average_precision": own.average_precision.float(),
+        "nearest_is_own": torch.where(own.first_rank.isnan(), torch.nan, (own.first_rank <= 1).float()),
+    }
+
+
+def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
+    """Figures of predictions, as trained or calibrated."""
     probs = log_probs.exp()
     return {
         "accuracy": _number(metrics.accuracy, log_probs, y),
@@ -189,30 +269,20 @@ def _ranks(found: Retrieval) -> dict[str, float]:
 
 
 def _copies(
-    head: Head, z: Float[Tensor, "items dim"], generator: torch.Generator
+    head: StochasticHead, z: Float[Tensor, "items dim"], seed: int
 ) -> Iterator[Float[Tensor, "items dim"]]:
-    if not isinstance(head, StochasticHead):
-        yield z
-        return
+    generator = torch.Generator(z.device).manual_seed(seed)
     for _ in range(_COPIES):
         yield torch.cat([head.sample(part, 1, generator=generator)[0] for part in z.split(_ROWS)])
 
 
-def _logit_samples(
-    head: Head, z: Float[Tensor, "items dim"], generator: torch.Generator
-) -> Float[Tensor, "draws items classes"]:
-    return torch.cat([head.logit_samples(part, generator=generator).cpu() for part in z.split(_ROWS)], dim=1)
-
-
 def _embed(
-    run: Run, parts: Material, index: Int64[Tensor, " part"], workers: int
+    model: Model, parts: Material, index: Int64[Tensor, " part"], device: torch.device, workers: int
 ) -> Float[Tensor, "part dim"]:
-    device = next(run.model.parameters()).device
-    return run.model.embed(
-        data.evaluation_batches(
-            parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_ROWS
-        )
+    batches = data.evaluation_batches(
+        parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_ROWS
     )
+    return model.embed(batches)
 
 
 def _number(metric: Any, *args: Any, **options: Any) -> float | None:

@@ -1,8 +1,8 @@
 """A run as one graph for other programs: inputs in; probabilities, confidence and the embedding out.
 
-The graph holds the z-score of pixels, the net, the head and, where the run was evaluated, a calibrator. The
-probabilities of stochastic heads come from fixed draws (`heads._kernels.fixed_draws` states how
-far they are from Monte Carlo): the same input gives the same output everywhere. The batch may be of any size.
+The graph holds the z-score of pixels, the net, the head and, where the run was evaluated, its calibrator: the
+very modules that predict in Python. Stochastic heads predict from fixed draws, so the same input gives the
+same output everywhere. The batch may be of any size.
 """
 
 import io
@@ -18,12 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spaceform.calibrators import Calibrator
-from spaceform.heads._kernels.fixed_draws import predictive
-from spaceform.heads.base import Head
+from spaceform.heads.base import StochasticHead
 from spaceform.run import files
 from spaceform.run.finished import Run
-from spaceform.run.recipe import unknown
+from spaceform.run.predictor import Predictor
 
 OUTPUTS = ("probabilities", "confidence", "embedding")
 
@@ -32,65 +30,42 @@ OUTPUTS = ("probabilities", "confidence", "embedding")
 class Graph(nn.Module):
     """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module."""
 
-    def __init__(
-        self,
-        net: nn.Module,
-        head: Head,
-        *,
-        scale: nn.Module | None = None,
-        calibrator: Calibrator | None = None,
-        draws: int = 64,
-    ) -> None:
+    def __init__(self, net: nn.Module, predictor: Predictor, scale: nn.Module | None = None) -> None:
         super().__init__()
         self.scale = scale if scale is not None else nn.Identity()
         self.net = net
-        self.head = head
-        self.logits = predictive(head, draws=draws)
-        self.calibrate = _CALIBRATORS["none" if calibrator is None else calibrator.kind](
-            {} if calibrator is None else calibrator.to_dict()
-        )
+        self.predictor = predictor
 
     def forward(
         self, inputs: Float[Tensor, "batch *shape"]
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"], Float[Tensor, "batch dim"]]:
         z = self.net(self.scale(inputs))
-        return *self.of_embeddings(z), z
-
-    def of_embeddings(
-        self, z: Float[Tensor, "batch dim"]
-    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
-        """Probabilities and confidence."""
-        confidence = self.head.confidence(z)
-        return self.calibrate(self.logits(z), confidence), confidence
+        return *self.predictor(z), z
 
 
-def graph(run: Run, *, calibrator: str | None = "auto", draws: int = 64) -> Graph:
-    """The run as a module in evaluation mode, on the CPU, in float32.
+def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None) -> Graph:
+    """A copy of the run as one module in evaluation mode, on the CPU, in float32.
 
     Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
-    one of those that `evaluate` fitted, "auto" for the one it found best, or None for the probabilities as
-    trained.
+    one of those that `evaluate` fitted, "auto" for the one it chose, or None for the probabilities as
+    trained. Another number of fixed `draws` of a stochastic head gives probabilities a little different from
+    those of `evaluate`.
     """
-    calibrator = run.best_calibrator if calibrator == "auto" else calibrator
-    if calibrator is not None and calibrator not in run.calibrators:
-        raise ValueError(
-            unknown("calibrator", calibrator, run.calibrators)
-            if run.calibrators
-            else f"{run.path} has no calibrators; run `spaceform evaluate {run.path}` first, or choose none"
-        )
-    how = run.how
-    scale = None if how is None or not how.mean else _ZScore(how.mean, how.std)
-    chosen = None if calibrator is None else run.calibrators[calibrator]
+    chosen = run.predictor(calibrator).calibrator
+    scale = None if run.how is None or not run.how.mean else _ZScore(run.how.mean, run.how.std)
     model = deepcopy(run.model).cpu().float()
+    if draws is not None and isinstance(model.head, StochasticHead):
+        model.head.draws = draws
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             # A table may be a view of a larger one; a saved program wants tensors whole.
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
-    return Graph(model.net, model.head, scale=scale, calibrator=chosen, draws=draws).eval()
+    narrow = None if chosen is None else deepcopy(chosen).cpu().float()
+    return Graph(model.net, Predictor(model.head, narrow), scale).eval()
 
 
 def export(
-    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int = 64
+    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int | None = None
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 
@@ -178,111 +153,3 @@ class _ZScore(nn.Module):
         self, x: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
         return (x - self.mean) / self.std
-
-
-# The calibrators as graphs: the arithmetic of `spaceform.calibrators` without its checks of values.
-
-
-@final
-class _Uncalibrated(nn.Module):
-    def __init__(self, state: dict[str, Any]) -> None:  # noqa: ARG002 (nothing was fitted)
-        super().__init__()
-
-    def forward(
-        self,
-        logits: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"],  # noqa: ARG002
-    ) -> Float[Tensor, "batch classes"]:
-        return logits.softmax(-1).mean(0)
-
-
-@final
-class _Temperature(nn.Module):
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        self.temperature = float(state["temperature"])
-
-    def forward(
-        self,
-        logits: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"],  # noqa: ARG002
-    ) -> Float[Tensor, "batch classes"]:
-        return (logits / self.temperature).softmax(-1).mean(0)
-
-
-@final
-class _NormAware(nn.Module):
-    """β(κ) is linear in log κ between knots: β_0 + Σ (β_{k+1} − β_k) ramp_k."""
-
-    start: Tensor
-    width: Tensor
-    rise: Tensor
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        at, beta = torch.tensor(state["log_confidence"]), torch.tensor(state["inverse_temperature"])
-        self.first = float(beta[0])
-        self.register_buffer("start", at[:-1].float())
-        self.register_buffer("width", at.diff().float())
-        self.register_buffer("rise", beta.diff().float())
-
-    def forward(
-        self, logits: Float[Tensor, "draws batch classes"], confidence: Float[Tensor, " batch"]
-    ) -> Float[Tensor, "batch classes"]:
-        x = confidence.clamp_min(torch.finfo(torch.float32).tiny).log()[:, None]
-        beta = self.first + (((x - self.start) / self.width).clamp(0, 1) * self.rise).sum(1)
-        return (logits * beta[:, None]).softmax(-1).mean(0)
-
-
-@final
-class _Vector(nn.Module):
-    factor: Tensor
-    offset: Tensor
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        self.register_buffer("factor", torch.tensor(state["scale"]).float())
-        self.register_buffer("offset", torch.tensor(state["offset"]).float())
-
-    def forward(
-        self,
-        logits: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"],  # noqa: ARG002
-    ) -> Float[Tensor, "batch classes"]:
-        return (self.factor * logits + self.offset).softmax(-1).mean(0)
-
-
-@final
-class _IsotonicCurves(nn.Module):
-    """Each class's curve as its first value and a sum of ramps between its corners; a jump is a step."""
-
-    x: Tensor
-    rise: Tensor
-    first: Tensor
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        x, y = torch.tensor(state["x"]).float(), torch.tensor(state["y"]).float()
-        self.register_buffer("x", x)
-        self.register_buffer("rise", y.diff(dim=1))
-        self.register_buffer("first", y[:, 0])
-
-    def forward(
-        self,
-        logits: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"],  # noqa: ARG002
-    ) -> Float[Tensor, "batch classes"]:
-        p = logits.softmax(-1).mean(0)[..., None]
-        low, width = self.x[:, :-1], self.x.diff(dim=1)
-        ramp = torch.where(width > 0, ((p - low) / width.clamp_min(1e-30)).clamp(0, 1), (p > low).float())
-        q = self.first + (ramp * self.rise).sum(-1)
-        return q / q.sum(1, keepdim=True)
-
-
-_CALIBRATORS: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
-    "none": _Uncalibrated,
-    "temperature": _Temperature,
-    "norm_aware_temperature": _NormAware,
-    "vector": _Vector,
-    "isotonic": _IsotonicCurves,
-}

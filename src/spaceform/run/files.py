@@ -1,7 +1,8 @@
 """Files that are either whole or not there: safetensors and JSON, never pickle.
 
 A checkpoint is one safetensors file. Its header carries a JSON value (`state`) and a SHA-256 over that value
-and every tensor, so that a torn, altered or foreign file is known before anything in it is used.
+and every tensor, so that a torn, altered or foreign file is known before anything in it is used. JSON is read
+by a schema: what does not fit it is told in one sentence that names the file.
 """
 
 import contextlib
@@ -12,12 +13,17 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict
+
+from spaceform._value import said
+from spaceform.run.recipe import RecipeError
 
 FORMAT = "spaceform-1"
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -25,6 +31,48 @@ CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 
 class CheckpointError(ValueError):
     """A file that is torn, altered, or not one of ours."""
+
+
+class _Header(TypedDict):
+    sha256: str
+    state: str
+
+
+Read = TypeVar("Read")
+
+
+@overload
+def read_json(path: Path) -> dict[str, Any]: ...
+@overload
+def read_json(path: Path, schema: type[Read]) -> Read: ...
+def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
+    """A JSON file that fits the schema, a type that pydantic knows; else a sentence that names the file."""
+    try:
+        return parsed(path.read_bytes(), schema)
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise RecipeError(f"{path} cannot be read ({error})") from None
+
+
+def parsed(text: str | bytes, schema: Any) -> Any:
+    """JSON that fits the schema, or a ValueError that says where it does not."""
+    try:
+        return TypeAdapter(schema).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise ValueError(first["msg"]) from None
+        key = ".".join(str(part) for part in first["loc"])
+        missing = f"the key {key!r} is missing"
+        wrong = missing if first["type"] == "missing" else f"{key or 'it'} {said(first)}"
+        raise ValueError(wrong) from None
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_bytes(path: Path, content: bytes, *, keep: Path | None = None) -> None:
@@ -62,17 +110,27 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: Path | None = None
-) -> None:
-    """Tensors and a JSON value in one file, whole or not there."""
+) -> str:
+    """Tensors and a JSON value in one file, whole or not there; their digest."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, allow_nan=False)
     # one key, since the order of several is left to chance and equal states shall be equal files
-    metadata = {FORMAT: json.dumps({"sha256": _digest(held, text), "state": text})}
+    digest = _digest(held, text)
+    metadata = {FORMAT: json.dumps({"sha256": digest, "state": text})}
     write_bytes(path, safetensors.torch.save(held, metadata), keep=keep)
+    return digest
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; a CheckpointError where the file is not exactly that."""
+@overload
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]: ...
+@overload
+def read_tensors(
+    path: Path, schema: type[Read], digest: str | None = None
+) -> tuple[dict[str, Tensor], Read]: ...
+def read_tensors(
+    path: Path, schema: Any = dict[str, Any], digest: str | None = None
+) -> tuple[dict[str, Tensor], Any]:
+    """What `write_tensors` wrote, with that digest; a CheckpointError where the file is not exactly that."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -83,10 +141,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path} is torn or not a safetensors file ({error})") from None
     if FORMAT not in metadata:
         raise CheckpointError(f"{path} was not written by this program")
-    header = json.loads(metadata[FORMAT])
-    if _digest(tensors, header["state"]) != header["sha256"]:
+    try:
+        header = parsed(metadata[FORMAT], _Header)
+        state = parsed(header["state"], schema)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from None
+    found = _digest(tensors, header["state"])
+    if found != header["sha256"]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
-    return tensors, json.loads(header["state"])
+    if digest not in (None, found):
+        raise CheckpointError(f"{path} is not the file that this run wrote")
+    return tensors, state
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -94,12 +159,16 @@ def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) 
     write_tensors(folder / CURRENT, tensors, state, keep=folder / PREVIOUS)
 
 
-def latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+@overload
+def latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+@overload
+def latest(folder: Path, schema: type[Read]) -> tuple[dict[str, Tensor], Read] | None: ...
+def latest(folder: Path, schema: Any = dict[str, Any]) -> tuple[dict[str, Tensor], Any] | None:
     """The newest whole checkpoint of a run, or None; a damaged one is named and set aside."""
     for path in (folder / CURRENT, folder / PREVIOUS):
         if path.exists():
             try:
-                return read_tensors(path)
+                return read_tensors(path, schema)
             except CheckpointError as error:
                 path.rename(aside := path.with_suffix(".damaged"))
                 warnings.warn(

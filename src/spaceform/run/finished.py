@@ -5,9 +5,9 @@
 of the data.
 """
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from spaceform import data
-from spaceform.calibrators import Calibrator, from_dict
-from spaceform.run import files
+from spaceform.calibrators import Calibrator
+from spaceform.run import calibration, stored
+from spaceform.run.calibration import Calibration
+from spaceform.run.files import read_json as read_json
 from spaceform.run.material import read_preprocessing
-from spaceform.run.model import Model, build_model
-from spaceform.run.recipe import Recipe, RecipeError, make, unknown
+from spaceform.run.model import Model
+from spaceform.run.predictor import Predictor
+from spaceform.run.recipe import Recipe, RecipeError, unknown
 
 Inputs: TypeAlias = "Tensor | NDArray[Any] | Sequence[str | Path] | str | Path"
 
@@ -33,7 +36,7 @@ class Run:
     """A finished run, read from its folder: `Run.load(path).predict_proba(images)`."""
 
     def __init__(
-        self, path: Path, recipe: Recipe, result: dict[str, Any], state: dict[str, Any], model: Model
+        self, path: Path, recipe: Recipe, result: stored.Result, state: stored.WeightsState, model: Model
     ) -> None:
         self.path = path
         self.recipe = recipe
@@ -43,7 +46,7 @@ class Run:
         """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
-        self.columns: tuple[str, ...] = tuple(state.get("columns", ()))
+        self.columns: tuple[str, ...] = tuple(state["columns"])
         """Names of the features, in order, where the file that it was trained on has them."""
         self.model = model.eval()
         self.how = read_preprocessing(state["preprocessing"])
@@ -58,33 +61,21 @@ class Run:
             raise RecipeError(
                 f"there is no run {str(path)!r}; give the folder that `spaceform train --out` wrote"
             )
-        recipe = read_recipe(path)
+        recipe = stored.read_recipe(path)
         if recipe is None or not (path / "result.json").exists():
             if (path / "study.json").exists():
                 inside = sorted(found.parent for found in path.glob("runs/*/result.json"))
                 example = f", for example {inside[0]}" if inside else ""
                 raise RecipeError(f"{path} is a study of many runs; give one of {path / 'runs'}{example}")
             raise RecipeError(f"{path} holds no finished run; train it first, with --out {path}")
-        try:
-            tensors, state = files.read_tensors(path / "model.safetensors")
-        except files.CheckpointError as error:
-            raise RecipeError(f"{error}; copy the run again, or remove {path} and train it again") from None
-        if net is None and state["own_net"]:
-            raise RecipeError(f"{path} was trained with a net of your own; pass it: Run.load(path, net=...)")
-        pretrained_not_needed = recipe.model_copy(
-            update={"net": recipe.net.model_copy(update={"pretrained": False, "weights": None})}
-        )
-        with torch.random.fork_rng():
-            model = build_model(pretrained_not_needed, len(state["classes"]), state["input_shape"], net)
-        if recipe.precision == "64-true":
-            model.double()
-        model.load_state_dict(tensors)
-        return cls(path, recipe, read_json(path / "result.json"), state, model.to(device))
+        result = stored.read_result(path)
+        model, state = stored.read_model(path, recipe, result["digests"]["weights"], net)
+        return cls(path, recipe, result, state, model.to(device))
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """One record an epoch: loss, validation score, learning rate, seconds."""
-        return [json.loads(line) for line in (self.path / "history.jsonl").read_text("utf-8").splitlines()]
+        return stored.read_history(self.path)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -92,21 +83,67 @@ class Run:
         return read_json(self.path / "metrics.json")
 
     @cached_property
-    def calibrators(self) -> dict[str, Calibrator]:
+    def _calibration(self) -> Calibration | None:
+        path = self.path / calibration.FILE
+        if not path.exists():
+            return None
+        try:
+            return Calibration.from_json(read_json(path), len(self.classes))
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(
+                f"{path} does not hold the calibrators of this run ({error}); "
+                f"`spaceform evaluate {self.path}` writes it again"
+            ) from None
+
+    @property
+    def calibrators(self) -> Mapping[str, Calibrator]:
         """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
-        path = self.path / "calibrators.json"
-        return {name: from_dict(state) for name, state in read_json(path).items()} if path.exists() else {}
+        return {} if self._calibration is None else self._calibration.fitted
 
     @property
     def best_calibrator(self) -> str | None:
         """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
-        return next(iter(self.calibrators), None)  # it is written first
+        return None if self._calibration is None else self._calibration.chosen
+
+    def refresh(self) -> None:
+        """Read metrics and calibrators anew when they are next asked for."""
+        for name in ("metrics", "_calibration"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def predictor(self, calibrator: str | None = "auto") -> Predictor:
+        """The head with one of `calibrators`: "auto" is `best_calibrator`, None leaves it out.
+
+        Without calibrators "auto" leaves it out too, with a warning.
+        """
+        if calibrator == "auto":
+            calibrator = self.best_calibrator
+            if calibrator is None:
+                warnings.warn(self._uncalibrated(), stacklevel=3)
+        if calibrator is None:
+            return Predictor(self.model.head)
+        if calibrator not in self.calibrators:
+            if self.calibrators:
+                raise RecipeError(unknown("calibrator", calibrator, self.calibrators))
+            raise RecipeError(f"there is no calibrator {calibrator!r}: {self._uncalibrated()}")
+        return Predictor(self.model.head, self.calibrators[calibrator])
+
+    def _uncalibrated(self) -> str:
+        path = self.path / "metrics.json"
+        if path.exists() and self.metrics.get("task") == "retrieval":
+            return f"probabilities of {self.path} are uncalibrated: it was trained for retrieval"
+        return f"probabilities of {self.path} are uncalibrated: run `spaceform evaluate {self.path}` first"
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
         """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
         return self.model.embed(self._batches(inputs, batch_size))
 
-    @torch.inference_mode()
     def predict_proba(
         self,
         inputs: Inputs,
@@ -117,31 +154,14 @@ class Run:
     ) -> Float[Tensor, "items classes"]:
         """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
 
-        "auto" is `best_calibrator`. Stochastic heads predict from fixed draws, as `spaceform predict` and
-        exported graphs do: an item's probabilities depend on it alone. With a `seed` they draw anew.
+        "auto" is `best_calibrator`. The probabilities of an item depend on it alone, and are those of
+        `evaluate`, `spaceform predict` and exported graphs: stochastic heads predict from fixed draws. With a
+        `seed` they draw at random.
         """
-        from spaceform.run.export import graph
-
-        head, z = self.model.head, self.embed(inputs, batch_size=batch_size)
-        if calibrator == "auto":
-            calibrator = self.best_calibrator
-        if calibrator is not None and calibrator not in self.calibrators:
-            raise RecipeError(
-                unknown("calibrator", calibrator, self.calibrators) + "; evaluate the run to fit them"
-            )
-        if seed is None:
-            fixed, z = graph(self, calibrator=calibrator), z.cpu().float()
-            return torch.cat([fixed.of_embeddings(part)[0] for part in z.split(batch_size)])
-        generator = torch.Generator(z.device).manual_seed(seed)
-        if calibrator is None:
-            return torch.cat([head.predict_proba(part, generator=generator) for part in z.split(batch_size)])
-        adjust = self.calibrators[calibrator]
-        return torch.cat(
-            [
-                adjust(head.logit_samples(part, generator=generator), head.confidence(part)).exp()
-                for part in z.split(batch_size)
-            ]
-        )
+        predictor = self.predictor(calibrator)
+        z = self.embed(inputs, batch_size=batch_size)
+        generator = None if seed is None else torch.Generator(z.device).manual_seed(seed)
+        return predictor.predict(z, generator)[0]
 
     @torch.inference_mode()
     def confidence(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, " items"]:
@@ -205,17 +225,3 @@ def _pixels(x: Tensor) -> Tensor:
         remedy = "; divide by the largest possible value" if math.isfinite(high) and low >= 0 else ""
         raise ValueError(f"{kind}, got values from {low:g} to {high:g}{remedy}")
     return (x * 255).round().to(torch.uint8) if most == 1 else x.to(torch.uint8)
-
-
-def read_recipe(folder: Path) -> Recipe | None:
-    """The recipe of a run's folder, or None where there is none."""
-    path = folder / "recipe.json"
-    return make(read_json(path), source=str(path)) if path.exists() else None
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file; where it cannot be read, a sentence that names it."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"{path} cannot be read ({error})") from None

@@ -1,15 +1,23 @@
 """What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from jaxtyping import Int64
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from spaceform import data
-from spaceform.run.recipe import Recipe
+from spaceform.run.recipe import Recipe, RecipeError
+
+
+class Fingerprint(TypedDict):
+    """What a run keeps of its data: their `content`, and `split` for its labels and its split."""
+
+    content: str
+    split: str
 
 
 @final
@@ -36,20 +44,12 @@ class Material:
         return 3, self.how.size, self.how.size
 
     @property
-    def fingerprint(self) -> dict[str, str]:
-        """What a run keeps of its data: their `content`, and `split` for its labels and its split."""
+    def fingerprint(self) -> Fingerprint:
+        """By which a run knows its data again."""
         digest = hashlib.sha256(repr((self.input_shape, self.classes)).encode())
         for part in (self.split.train, self.split.val, self.split.test, self.targets):
             digest.update(part.numpy().tobytes())
         return {"content": self.content, "split": digest.hexdigest()}
-
-
-def changed(kept: Mapping[str, str], fingerprint: Mapping[str, str]) -> bool:
-    """Whether the data are no longer those of a run; what the run did not keep is not asked.
-
-    Finished runs of earlier versions kept nothing, their checkpoints only `split`.
-    """
-    return any(fingerprint[part] != kept[part] for part in kept.keys() & fingerprint.keys())
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
@@ -87,5 +87,9 @@ def read_preprocessing(value: dict[str, Any] | None) -> data.loader.Preprocessin
     """What `write_preprocessing` wrote."""
     if value is None:
         return None
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "kind"}
-    return {"Pixels": data.Pixels, "Photos": data.Photos}[value["kind"]](**fields)
+    kinds: dict[Any, type[data.Pixels | data.Photos]] = {"Pixels": data.Pixels, "Photos": data.Photos}
+    fields = {name: part for name, part in value.items() if name != "kind"}
+    try:
+        return TypeAdapter(kinds[value.get("kind")]).validate_python(fields)
+    except (KeyError, ValidationError):
+        raise RecipeError(f"the preprocessing of the run cannot be read, got {value}") from None

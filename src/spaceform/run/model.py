@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from spaceform import nets
 from spaceform.heads import HEADS
 from spaceform.heads.base import Head
 from spaceform.run.recipe import Recipe
@@ -42,6 +41,5 @@ def build_model(
     recipe: Recipe, num_classes: int, input_shape: Sequence[int], net: nn.Module | None = None
 ) -> Model:
     """The recipe's net, or the given one in its place, and its head."""
-    options = recipe.net.model_dump()
-    built = nets.build(input_shape=input_shape, **options) if net is None else net
+    built = recipe.net.build(input_shape) if net is None else net
     return Model(built, HEADS[recipe.head.name](recipe.net.dim, num_classes, **recipe.head.options))

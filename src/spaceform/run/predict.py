@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, final
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,7 +16,6 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.run import files
-from spaceform.run.export import graph
 from spaceform.run.finished import Run
 
 if TYPE_CHECKING:
@@ -66,26 +64,24 @@ class Prediction:
         return pd.DataFrame(columns)
 
 
-@torch.inference_mode()
 def predict(
     run: Run, sources: Sequence[str | Path], *, calibrator: str | None = "auto", batch_size: int = 256
 ) -> Prediction:
     """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet, .csv) with a run.
 
-    `calibrator` is one of the run's, None, or "auto": the best of its own where the run was evaluated.
-    Probabilities are those of the exported graph: for stochastic heads, from fixed draws. The columns of a
-    table are taken by name where the run knows the names of its features.
+    `calibrator` is one of the run's, None, or "auto": the one that `evaluate` chose. Probabilities are those
+    of `evaluate` and of an exported graph. The columns of a table are taken by name where the run knows the
+    names of its features.
     """
-    module = graph(run, calibrator=calibrator)
+    predictor = run.predictor(calibrator)
     items, inputs = read(sources, run.columns)
     if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
         inputs = _small_images(inputs, run.input_shape)
     if isinstance(inputs, list) and run.how is None:
         raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
-    z = run.embed(inputs, batch_size=batch_size).cpu().float()
-    parts = zip(*map(module.of_embeddings, z.split(batch_size)), strict=True)
-    probabilities, confidence = (torch.cat(part) for part in parts)
-    return Prediction(items, run.classes, probabilities, confidence, z)
+    z = run.embed(inputs, batch_size=batch_size)
+    probabilities, confidence = predictor.predict(z)
+    return Prediction(items, run.classes, probabilities.cpu(), confidence.cpu(), z.cpu())
 
 
 def read(

@@ -53,14 +53,13 @@ class ProgressPrinter:
             print(describe(progress), file=file, flush=True)
 
     def _show(self, progress: Progress, file: TextIO) -> None:
+        import rich.progress
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
 
         if self._line is None:
-            self._line = Bar(
-                BarColumn(bar_width=20),
-                TextColumn("{task.description}"),
+            self._line = rich.progress.Progress(
+                rich.progress.BarColumn(bar_width=20),
+                rich.progress.TextColumn("{task.description}"),
                 console=Console(file=file),
                 transient=True,
             )

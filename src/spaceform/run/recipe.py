@@ -1,30 +1,40 @@
 """What a run is: a frozen, validated value. TOML in, JSON beside the results."""
 
-import difflib
 import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, final, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, final, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-Positive = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
+from spaceform import nets
+from spaceform._value import Natural, Positive, Value, keys, said, validated
+from spaceform.messages import no_option
+from spaceform.messages import unknown as unknown
+from spaceform.run.optim import OPTIMISERS, Optim, optim_options
+
+Net: TypeAlias = Annotated[SerializeAsAny[nets.NetOptions], BeforeValidator(nets.options)]
+"""One of `nets.NETS`: the key `name` says which, and so which options there are."""
 
 
 class RecipeError(ValueError):
     """A recipe that cannot be: the message names the key, the value and the remedy."""
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
-
-
 @final
-class Data(_Value):
+class Data(Value):
     """Which data, split how, and what is done to its training part."""
 
     name: str = Field(min_length=1)
@@ -42,30 +52,7 @@ class Data(_Value):
 
 
 @final
-class Net(_Value):
-    """What turns inputs into embeddings."""
-
-    name: str = "small"
-    """One of `spaceform.nets.NETS`, or any model of timm."""
-    dim: Positive
-    hidden: Positive | None = None
-    """Width of a hidden layer before the embedding; only `projection`."""
-    standardize: bool = False
-    """Bring every feature to mean 0 and variance 1 first, by a batch norm without parameters; only
-    `projection`.
-    """
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the features that is left out in training, after `standardize`; only `projection`."""
-    stem: Literal["imagenet", "cifar"] = "imagenet"
-    pretrained: bool = False
-    weights: str | None = None
-    """A local safetensors file of pretrained weights; None fetches them where `pretrained`."""
-    freeze_batch_norm: bool = False
-    """Keep running statistics as they are; scale and shift still train."""
-
-
-@final
-class Head(BaseModel):
+class HeadChoice(BaseModel):
     """Which head; every further key is an option of its constructor."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -96,35 +83,18 @@ class Head(BaseModel):
             if key == "name":
                 continue
             if key not in types:
-                raise ValueError(unknown(f"option of head {name!r}", key, types))
+                raise ValueError(no_option("head", name, key, types))
             try:
                 options[key] = TypeAdapter(types[key]).validate_python(value)
             except ValidationError as error:
-                raise ValueError(f"head.{key} {_said(error.errors()[0])}") from None
+                raise ValueError(f"head.{key} {said(error.errors()[0])}") from None
         with torch.random.fork_rng():
             HEADS[name](2, 2, **options)  # the head's own sentence for a value out of range
         return {"name": name, **options}
 
 
 @final
-class Optim(_Value):
-    """SGD: weights decay; biases, scales and hyperplanes do not; the temperature has its own plain rate."""
-
-    lr: float = Field(gt=0.0)
-    temperature_lr: float = Field(0.001, ge=0.0)
-    momentum: float = Field(0.9, ge=0.0, lt=1.0)
-    nesterov: bool = False
-    weight_decay: float = Field(0.0, ge=0.0)
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> "Optim":
-        if self.nesterov and self.momentum == 0.0:
-            raise ValueError("nesterov needs momentum above 0, got 0.0")
-        return self
-
-
-@final
-class Schedule(_Value):
+class Schedule(Value):
     """Multiply every group's rate by `factor` after `patience` epochs without a better validation score."""
 
     factor: float = Field(0.5, gt=0.0, le=1.0)
@@ -132,11 +102,11 @@ class Schedule(_Value):
 
 
 @final
-class Budget(_Value):
+class Budget(Value):
     """An epoch is `episodes` batches of `classes` classes with `instances` examples of each."""
 
     epochs: Positive = 1000
-    episodes: Positive = 250
+    episodes: Annotated[int, Field(gt=0, le=1_000_000)] = 250
     classes: Positive = 10
     instances: Positive = 13
     patience: Positive = 35
@@ -144,17 +114,27 @@ class Budget(_Value):
 
 
 @final
-class Recipe(_Value):
+class Recipe(Value):
     """A run, reproducible from this value alone."""
 
     data: Data
     net: Net
-    head: Head
-    optim: Optim
+    head: HeadChoice
+    optim: Annotated[SerializeAsAny[Optim], BeforeValidator(optim_options)]
     schedule: Schedule = Field(default_factory=lambda: Schedule.model_validate({}))
     budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     seed: Natural = 0
+
+    @model_validator(mode="after")
+    def _features_have_their_own_optimiser(self) -> "Recipe":
+        net, optim = self.net.name, self.optim.name
+        if (net == "features") != (optim == "cosine_adamw"):
+            raise ValueError(
+                f"net 'features' and optim 'cosine_adamw' go together, got net {net!r} and optim {optim!r}; "
+                "change one of them"
+            )
+        return self
 
     def to_json(self) -> str:
         """Every field in order: what is written beside the results."""
@@ -162,54 +142,60 @@ class Recipe(_Value):
 
     @property
     def digest(self) -> str:
-        """Equal for equal recipes, and for no others.
-
-        `net.dropout` came later: unset, it is left out, so that what was begun without it goes on.
-        """
-        values = self.model_dump(mode="json")
-        if not self.net.dropout:
-            del values["net"]["dropout"]
-        canonical = json.dumps(values, sort_keys=True)
+        """Equal for equal recipes, and for no others."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-_LISTED = 12  # names that a sentence has room for
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a name that is not among the known ones; of many, the nearest are listed."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(known)
-    if len(known) > _LISTED:
-        nearest = difflib.get_close_matches(name, known, n=_LISTED // 2, cutoff=0)
-        listed = f"{', '.join(nearest)} ({len(known)} in all)"
-    return f"unknown {what} {name!r}; {hint}choose from {listed}"
 
 
 def make(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
     """A recipe from nested values; a RecipeError says in one sentence what is wrong."""
     try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(f"{source}: {_sentence(error)}") from None
+        return validated(Recipe, values)
+    except ValueError as error:
+        raise RecipeError(f"{source}: {error}") from None
 
 
 def replace(recipe: Recipe, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Recipe:
     """The recipe with other values: `replace(r, {"optim.lr": 0.1}, seed=3)`."""
     values = recipe.model_dump()
-    for key, value in {**(changes or {}), **fields}.items():
+    wanted = {**(changes or {}), **fields}
+    for key in sorted(wanted, key=lambda key: not key.endswith(".name")):  # a name decides what may follow
         *parents, last = key.split(".")
         inner: Any = values
         for parent in parents:
             inner = inner.get(parent)
             if not isinstance(inner, dict):
-                raise RecipeError(unknown("key", key, _keys(Recipe)))
-        if last == "name" and parents == ["head"] and value != inner.get("name"):
-            inner.clear()  # another head has other options
+                raise RecipeError(unknown("key", key, _keys()))
+        value = wanted[key]
+        if last == "name" and value != inner.get("name"):
+            _keep_shared(parents, inner, value)
         inner[last] = value.model_dump() if isinstance(value, BaseModel) else value
     return make(values)
+
+
+def _keep_shared(parents: list[str], inner: dict[str, Any], name: Any) -> None:
+    """Drop the options that a head, net or optimiser of another name does not have."""
+    match parents:
+        case ["head"]:
+            kept: Iterable[str] = ()
+        case ["net"]:
+            kept = nets.NETS.get(name, nets.TimmOptions).model_fields
+        case ["optim"]:
+            kept = OPTIMISERS.get(name, Optim).model_fields
+        case _:
+            return
+    for key in [key for key in inner if key not in kept]:
+        del inner[key]
+
+
+def _keys() -> list[str]:
+    """Every dotted key of a recipe, whatever its net and optimiser."""
+    found = dict.fromkeys(keys(Recipe))
+    tagged: dict[str, Iterable[type[Value]]] = {"net": nets.NETS.values(), "optim": OPTIMISERS.values()}
+    for what, kinds in tagged.items():
+        for kind in kinds:
+            found |= dict.fromkeys(keys(kind, what))
+    return list(found)
 
 
 def flatten(recipe: Recipe) -> dict[str, Any]:
@@ -254,14 +240,22 @@ class Recipes(Mapping[str, Recipe]):
         return len(self._rows)
 
 
-def shipped(file: str) -> Recipes:
-    """The recipes of a TOML file that comes with the package."""
-    return Recipes(tomllib.loads(files("spaceform").joinpath("recipes", file).read_text("utf-8")))
+def shipped(*names: str) -> Recipes:
+    """The recipes of TOML files that come with the package; a later file changes those of an earlier one."""
+    tables: dict[str, Any] = {}
+    for name in names:
+        tables = _merge(
+            tables, tomllib.loads(files("spaceform").joinpath("recipes", name).read_text("utf-8"))
+        )
+    return Recipes(tables)
 
 
 def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top."""
-    named = {**PAPER._rows, **QUICK._rows}
+    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top.
+
+    `authors/mnist/vmf` is the same as the paper's code has it: see `AUTHORS`.
+    """
+    named = {**PAPER._rows, **QUICK._rows, **{f"authors/{name}": row for name, row in AUTHORS._rows.items()}}
     path = Path(source)
     if str(source) in named:
         recipe = make(named[str(source)], source=str(source))
@@ -279,6 +273,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe file {str(path)!r}") from None
+    except RecursionError:
+        raise RecipeError(f"{path} cannot be read as a recipe: it is nested too deep") from None
     except (ValueError, OSError) as error:
         raise RecipeError(f"{path} cannot be read as a recipe: {error}") from None
     if not isinstance(values, dict):
@@ -296,36 +292,9 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    match first["type"]:
-        case "extra_forbidden":
-            return unknown("key", key, _keys(Recipe))
-        case "missing":
-            return f"the key {key!r} is missing"
-        case "value_error":
-            return str(first["ctx"]["error"])
-        case _:
-            return f"{key} {_said(first)}"
-
-
-def _said(error: Any) -> str:
-    return f"{error['msg'].replace('Input should', 'must', 1).removesuffix('.')}, got {error['input']!r}"
-
-
-def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys += _keys(inner, f"{prefix}{name}.")
-        else:
-            keys.append(prefix + name)
-    return keys
-
-
 PAPER: Recipes = shipped("paper.toml")
 """The hyperparameter tables of the paper, and Power Spherical with the rows of vMF."""
+AUTHORS: Recipes = shipped("paper.toml", "authors.toml")
+"""The same rows, where the public code of the paper does otherwise than its text as the code does."""
 QUICK: Recipes = shipped("quick.toml")
 """`digits/*`: seconds on a laptop."""

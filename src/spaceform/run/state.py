@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, final
 
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from spaceform.run import files
-from spaceform.run.material import Material, changed
+from spaceform.run.material import Fingerprint, Material
 from spaceform.run.model import Model
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
@@ -30,11 +31,15 @@ class Plateau:
     since_cut: int = 0
     """Epochs since the best or since the last cut."""
     cuts: int = 0
+    warmup: int = 0
+    """The first epoch that counts; the best before it is forgotten there."""
 
     def after(self, epoch: int, score: float, schedule: Schedule) -> "Plateau":
         """Having seen the validation score of `epoch`."""
-        if self.best_score is None or score > self.best_score:
-            return Plateau(score, epoch, cuts=self.cuts)
+        if self.best_score is None or epoch == self.warmup or score > self.best_score:
+            return Plateau(score, epoch, cuts=self.cuts, warmup=self.warmup)
+        if epoch < self.warmup:
+            return self
         if self.since_cut + 1 >= schedule.patience:
             return replace(self, stale=self.stale + 1, since_cut=0, cuts=self.cuts + 1)
         return replace(self, stale=self.stale + 1, since_cut=self.since_cut + 1)
@@ -42,7 +47,7 @@ class Plateau:
 
 @final
 @dataclass(frozen=True, eq=False)
-class State:
+class TrainingState:
     """Everything that the rest of a run depends on: what a checkpoint holds."""
 
     epoch: int
@@ -50,31 +55,36 @@ class State:
     history: list[dict[str, Any]]
     model: dict[str, Tensor]
     best: dict[str, Tensor]
-    momentum: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    """What the optimiser keeps of each parameter: `momentum_buffer/net.conv1.weight`, ..."""
 
     def into(self, model: Model, optimizer: Any) -> None:
         model.load_state_dict(self.model)
-        for name, parameter in model.named_parameters():
-            if name in self.momentum:
-                optimizer.state[parameter]["momentum_buffer"] = self.momentum[name].to(parameter.device)
+        parameters = dict(model.named_parameters())
+        for key, tensor in self.moments.items():
+            kind, _, name = key.partition("/")
+            device = "cpu" if kind == "step" else parameters[name].device  # where AdamW counts its steps
+            optimizer.state[parameters[name]][kind] = tensor.to(device)
 
-    def after(self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any) -> "State":
+    def after(
+        self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any
+    ) -> "TrainingState":
         plateau = self.plateau.after(record["epoch"], record["score"], schedule)
-        state = optimizer.state
-        momentum = {
-            name: state[p]["momentum_buffer"]
+        moments = {
+            f"{kind}/{name}": tensor
             for name, p in model.named_parameters()
-            if state.get(p, {}).get("momentum_buffer") is not None
+            for kind, tensor in optimizer.state.get(p, {}).items()
+            if tensor is not None
         }
         best = copied(model) if plateau.best_epoch == record["epoch"] else self.best
-        return State(
-            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, momentum
+        return TrainingState(
+            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, moments
         )
 
     def save(self, folder: Path, recipe: Recipe, parts: Material) -> None:
         tensors = {
             f"{part}/{name}": tensor
-            for part in ("model", "best", "momentum")
+            for part in ("model", "best", "moments")
             for name, tensor in getattr(self, part).items()
         }
         state = {
@@ -90,7 +100,8 @@ class State:
         self, recipe: Recipe, epoch: int, step: int, losses: Tensor, lr: float, done: bool = False
     ) -> Progress:
         seconds = [record["seconds"] for record in self.history[-10:]]
-        end = min(recipe.budget.epochs, max(self.plateau.best_epoch, 0) + recipe.budget.patience + 1)
+        counted_from = max(self.plateau.best_epoch, self.plateau.warmup)
+        end = min(recipe.budget.epochs, counted_from + recipe.budget.patience + 1)
         return Progress(
             epoch=epoch,
             epochs=recipe.budget.epochs,
@@ -108,24 +119,34 @@ class State:
         )
 
 
-def restored(folder: Path, recipe: Recipe, parts: Material) -> State | None:
-    saved = files.latest(folder)
+class _Saved(TypedDict):
+    """What a checkpoint says beside its tensors."""
+
+    recipe: str
+    data: Fingerprint
+    epoch: int
+    plateau: Plateau
+    history: list[dict[str, Any]]
+
+
+def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
+    """The state that a process left in the folder, or None; that of another recipe or data is refused."""
+    saved = files.latest(folder, _Saved)
     if saved is None:
         return None
     tensors, state = saved
     if state["recipe"] != recipe.digest:
         raise RecipeError(f"the checkpoint in {folder} is of another recipe; choose another folder")
-    kept = {"split": state["data"]} if isinstance(state["data"], str) else state["data"]
-    if changed(kept, parts.fingerprint):
+    if state["data"] != parts.fingerprint:
         raise RecipeError(
             f"the data {recipe.data.name!r} is not what it was when the run in {folder} began: "
             "bring it back, or choose another folder"
         )
-    part: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "momentum": {}}
+    part: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "moments": {}}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         part[kind][name] = tensor
-    return State(state["epoch"], Plateau(**state["plateau"]), state["history"], **part)
+    return TrainingState(state["epoch"], state["plateau"], state["history"], **part)
 
 
 def copied(model: Model) -> dict[str, Tensor]:

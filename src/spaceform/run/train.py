@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,23 +18,30 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from spaceform import data
-from spaceform.run import files
+from spaceform.run import files, stored
 from spaceform.run.allocator import keep_freed_memory
 from spaceform.run.environment import versions
 from spaceform.run.evaluate import validation_score
-from spaceform.run.finished import Run, read_recipe
+from spaceform.run.finished import Run
+from spaceform.run.fit import DivergedFit, FeatureRun, is_for_features, require_features
+from spaceform.run.interrupts import interruptible
 from spaceform.run.loggers import make_logger
 from spaceform.run.material import Material, material, write_preprocessing
 from spaceform.run.model import Model, build_model
+from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Listener
-from spaceform.run.recipe import Optim, Recipe, RecipeError, flatten
-from spaceform.run.state import Clock, Plateau, State, copied, restored
+from spaceform.run.recipe import Recipe, RecipeError, flatten
+from spaceform.run.state import Clock, Plateau, TrainingState, copied, restored
 
 _SETUP, _PREPARE, _EPOCH = range(3)  # streams of random numbers, one for each purpose
 
 
 class TrainingError(RuntimeError):
     """Training that cannot go on; the message says where and what to try."""
+
+
+class Diverged(TrainingError):
+    """The loss or an embedding is not finite: the rate is too high, or the input is wrong."""
 
 
 def train(
@@ -54,13 +61,16 @@ def train(
 
     `net` and `dataset` stand in for those that the recipe names. The same recipe, seed and machine give the
     same bits, however often the process was killed on the way. A folder with another recipe is refused.
+    Ctrl-C and SIGTERM raise KeyboardInterrupt.
     """
     folder = Path(out)
     _refuse_another(folder, recipe)
-    if (folder / "result.json").exists():
+    if (folder / stored.RESULT).exists():
         return Run.load(folder, net=net)
     keep_freed_memory()
     parts = material(recipe, dataset)
+    if is_for_features(recipe):
+        require_features(recipe, parts)
     many = devices * nodes > 1
     fabric = Fabric(
         accelerator=accelerator,
@@ -74,9 +84,12 @@ def train(
         build_model(recipe, len(parts.classes), parts.input_shape, net)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
+        with filelock.FileLock(folder / ".lock", timeout=0), interruptible():
             _refuse_another(folder, recipe)
-            files.write_bytes(folder / "recipe.json", recipe.to_json().encode())
+            files.write_bytes(folder / stored.RECIPE, recipe.to_json().encode())
+            if is_for_features(recipe):
+                _fit_features(recipe, folder, parts)
+                return Run.load(folder)
             fit = partial(
                 _fit, recipe=recipe, folder=folder, parts=parts, net=net, workers=workers, listener=listener
             )
@@ -107,9 +120,9 @@ def _fit(
         model = build_model(recipe, len(parts.classes), parts.input_shape, net)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
-        groups = parameter_groups(model, recipe.optim)
+        groups = parameter_groups(model.net, model.head, recipe.optim)
         rates = [group["lr"] for group in groups]
-        ddp, optimizer = fabric.setup(model, torch.optim.SGD(groups))
+        ddp, optimizer = fabric.setup(model, recipe.optim.build(groups))
         parts = replace(parts, dataset=parts.dataset.to(fabric.device))
         sampler = data.EpisodicSampler(
             parts.targets,
@@ -124,7 +137,8 @@ def _fit(
         now = fabric.broadcast(restored(folder, recipe, parts) if leads else None)
         if now is None:
             model.head.prepare(_untrained_embeddings(model, parts, recipe, fabric.device, workers))
-            now = State(0, Plateau(), [], copied(model), copied(model), {})
+            plateau = Plateau(warmup=model.head.warmup_epochs)
+            now = TrainingState(0, plateau, [], copied(model), copied(model), {})
         now.into(model, optimizer)
         if leads:
             _write_history(folder, now.history)
@@ -170,7 +184,7 @@ def _fit(
             now = now.after(record, recipe.schedule, model, optimizer)
             fabric.log_dict({name: value for name, value in record.items() if name != "epoch"}, step=epoch)
             if leads:
-                with open(folder / "history.jsonl", "a") as file:
+                with open(folder / stored.HISTORY, "a") as file:
                     file.write(json.dumps(record) + "\n")
                 if clock.save_is_due():
                     with clock.saving():
@@ -182,51 +196,50 @@ def _fit(
         fabric.barrier()
 
 
-def _finish(folder: Path, recipe: Recipe, parts: Material, now: State, own_net: bool) -> None:
-    """The best weights, then the mark that the run is whole, then the checkpoints go."""
-    state = {
-        "recipe": recipe.model_dump(mode="json"),
-        "classes": parts.classes,
-        "input_shape": parts.input_shape,
-        "preprocessing": write_preprocessing(parts.how),
-        "own_net": own_net,
-        "columns": parts.dataset.columns,
-    }
-    files.write_tensors(folder / "model.safetensors", now.best, state)
-    _write_history(folder, now.history)
+def _fit_features(recipe: Recipe, folder: Path, parts: Material) -> None:
+    try:
+        found = FeatureRun(recipe, parts)
+    except DivergedFit as error:
+        raise Diverged(str(error)) from error
+    found.keep_rehearsal(folder)
+    _write(folder, recipe, parts, found.model.state_dict(), found.history, found.result, own_net=False)
+
+
+def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, own_net: bool) -> None:
     result = {
         "epochs": now.epoch,
         "best_epoch": now.plateau.best_epoch,
         "score": now.plateau.best_score,
         "seconds": sum(record["seconds"] for record in now.history),
         "stopped": "patience" if now.plateau.stale >= recipe.budget.patience else "epochs",
-        "data": parts.fingerprint,
-        "made_with": versions(),
     }
-    files.write_json(folder / "result.json", result)
+    _write(folder, recipe, parts, now.best, now.history, result, own_net)
+
+
+def _write(
+    folder: Path,
+    recipe: Recipe,
+    parts: Material,
+    weights: Mapping[str, Tensor],
+    history: list[dict[str, Any]],
+    result: dict[str, Any],
+    own_net: bool,
+) -> None:
+    """The best weights, then the mark that the run is whole, then the checkpoints go."""
+    state: stored.WeightsState = {
+        "recipe": recipe.model_dump(mode="json"),
+        "classes": list(parts.classes),
+        "input_shape": list(parts.input_shape),
+        "preprocessing": write_preprocessing(parts.how),
+        "own_net": own_net,
+        "columns": list(parts.dataset.columns),
+    }
+    digest = files.write_tensors(folder / stored.WEIGHTS, weights, state)
+    _write_history(folder, history)
+    digests = {"recipe": files.sha256(folder / stored.RECIPE), "weights": digest}
+    result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
+    files.write_json(folder / stored.RESULT, result)
     files.clear(folder)
-
-
-def parameter_groups(model: Model, optim: Optim) -> list[dict[str, Any]]:
-    """Groups for SGD: weights decay, biases and hyperplanes do not, the temperature has its own rate."""
-    common = {"lr": optim.lr, "momentum": optim.momentum, "nesterov": optim.nesterov}
-    trainable = [p for p in model.net.parameters() if p.requires_grad]
-    weights = [p for p in trainable if p.ndim > 1]
-    others = [p for p in trainable if p.ndim <= 1]
-    groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": weights, **common, "weight_decay": optim.weight_decay},
-        {"name": "biases", "params": others, **common, "weight_decay": 0.0},
-    ]
-    for group in model.head.parameter_groups():
-        match group["name"]:
-            case "temperature":
-                own = {"lr": optim.temperature_lr, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
-            case "class_weights":
-                own = {**common, "weight_decay": optim.weight_decay}
-            case _:
-                own = {**common, "weight_decay": 0.0}
-        groups.append({**group, **own})
-    return [group for group in groups if group["params"]]
 
 
 @torch.no_grad()
@@ -254,7 +267,7 @@ def _untrained_embeddings(
 def _refuse_another(folder: Path, recipe: Recipe) -> None:
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --out must be a folder")
-    there = read_recipe(folder)
+    there = stored.read_recipe(folder)
     if there is not None and there != recipe:
         raise RecipeError(
             f"{folder} holds a run of another recipe ({_difference(there, recipe)}); choose another folder"
@@ -283,11 +296,12 @@ def _require_finite(losses: Tensor, recipe: Recipe, epoch: int) -> None:
         raise _diverged("loss", epoch, int((~losses.isfinite()).nonzero()[0]), recipe)
 
 
-def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> TrainingError:
-    return TrainingError(
+def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> Diverged:
+    momentum = recipe.optim.common.get("momentum", 0.0)
+    return Diverged(
         f"the {what} is not finite in epoch {epoch}, step {step}; "
         f"try a lower optim.lr (it is {recipe.optim.lr:g})"
-        + (f" or optim.momentum (it is {recipe.optim.momentum:g})" if recipe.optim.momentum > 0.9 else "")
+        + (f" or optim.momentum (it is {momentum:g})" if momentum > 0.9 else "")
         + ", in another folder; the last good checkpoint is kept"
     )
 
@@ -298,4 +312,4 @@ def _seed(*key: int) -> int:
 
 def _write_history(folder: Path, history: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(record) + "\n" for record in history)
-    files.write_bytes(folder / "history.jsonl", text.encode())
+    files.write_bytes(folder / stored.HISTORY, text.encode())

@@ -1,7 +1,7 @@
-"""A study is many runs in one folder: planned once, executed anywhere, collected into one table.
+"""The folder of a study: many runs, planned once, carried out anywhere, collected into one table.
 
-`study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row a run. The same plan again goes
-on: finished runs stay, broken ones are tried again. One process at a time works in a folder.
+`study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row for each run. The same plan
+again goes on: finished runs stay, failed ones are tried again. One process at a time works in a folder.
 """
 
 import json
@@ -11,19 +11,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import filelock
 import pandas as pd
 
 from spaceform import data
+from spaceform.messages import sentence
 from spaceform.run import files
 from spaceform.run.environment import environment
 from spaceform.run.finished import read_json
-from spaceform.run.material import changed
 from spaceform.run.recipe import Recipe, RecipeError, make
 
-State = Literal["waiting", "running", "finished", "failed"]
+Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
+ARRAYS = "data.npz"
+"""The file of a study that was given arrays: with it, the study can go on in another process."""
 
 
 @final
@@ -40,11 +42,26 @@ class Job:
 
 @final
 @dataclass(frozen=True)
-class Status:
-    """Where a run stands, read from its folder alone."""
+class Failure:
+    """Why a run failed, as data that can cross processes, machines and files."""
+
+    kind: str
+    """The name of the error's class, such as `Diverged`."""
+    sentence: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """The class and the sentence of an error."""
+        return cls(type(error).__name__, sentence(error))
+
+
+@final
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is, read from its folder alone."""
 
     job: Job
-    state: State
+    state: Stage
     epoch: int = 0
     score: float | None = None
     seconds: float = 0.0
@@ -53,8 +70,8 @@ class Status:
 
 @final
 @dataclass(frozen=True)
-class Study:
-    """A folder with a plan."""
+class StudyFolder:
+    """The folder of a study: its plan, and the folder of every run."""
 
     folder: Path
     jobs: tuple[Job, ...]
@@ -62,7 +79,7 @@ class Study:
     """What a reader of the results must know: how the plan was made, what was shortened."""
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Study":
+    def open(cls, folder: str | Path) -> "StudyFolder":
         """Read the study of a folder."""
         folder = Path(folder)
         path = folder / "study.json"
@@ -71,7 +88,9 @@ class Study:
         return _parse(folder, read_json(path))
 
     @classmethod
-    def plan(cls, folder: str | Path, jobs: Iterable[Job], notes: Mapping[str, Any] | None = None) -> "Study":
+    def plan(
+        cls, folder: str | Path, jobs: Iterable[Job], notes: Mapping[str, Any] | None = None
+    ) -> "StudyFolder":
         """Write a plan into a folder that is `locked`, or join it to the plan that is there.
 
         A run that is already there with another recipe, or was trained on data that changed since, is
@@ -100,8 +119,8 @@ class Study:
         """The folder of a run."""
         return self.folder / "runs" / job.name
 
-    def status(self, job: Job) -> Status:
-        """Where a run stands."""
+    def status(self, job: Job) -> RunStatus:
+        """How far a run is."""
         return run_status(job, self.path(job))
 
     def unfinished(self) -> list[Job]:
@@ -112,10 +131,10 @@ class Study:
         """Forget that a run failed, so that it is tried again from its last good state."""
         (self.path(job) / "error.json").unlink(missing_ok=True)
 
-    def record_failure(self, job: Job, error: str) -> None:
-        """Keep the sentence of a failure beside the run."""
+    def record_failure(self, job: Job, failure: Failure) -> None:
+        """Keep the reason of a failure beside the run."""
         self.path(job).mkdir(parents=True, exist_ok=True)
-        files.write_json(self.path(job) / "error.json", {"error": error})
+        files.write_json(self.path(job) / "error.json", {"kind": failure.kind, "error": failure.sentence})
 
     def adopt(self, job: Job, files: Mapping[str, bytes]) -> None:
         """Take over a run that another machine finished: all of its files, or none."""
@@ -130,8 +149,8 @@ class Study:
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
 
-    def results(self) -> pd.DataFrame:
-        """One row a run: what it was, how it ended, what was measured."""
+    def table(self) -> pd.DataFrame:
+        """One row for each run: what it was, how it ended, what was measured."""
         rows = []
         for job in self.jobs:
             status = self.status(job)
@@ -148,14 +167,14 @@ class Study:
                 "seconds": status.seconds,
             }
             if status.state == "finished":
-                found = figures(read_json(self.path(job) / "metrics.json"))
+                found = flat_metrics(read_json(self.path(job) / "metrics.json"))
                 row |= {name: value for name, value in found.items() if name not in row}
             rows.append(row)
         return pd.DataFrame(rows)
 
     def collect(self) -> pd.DataFrame:
-        """The results, also written to `results.parquet`."""
-        table = self.results()
+        """The table, also written to `results.parquet`."""
+        table = self.table()
         part = self.folder / ".results.parquet.part"
         table.to_parquet(part)
         os.replace(part, self.folder / "results.parquet")
@@ -168,11 +187,11 @@ class Study:
             for job in self.jobs
             if job.recipe.data.name in names
             and (path := self.path(job) / "result.json").exists()
-            and (fingerprint := read_json(path).get("data"))
+            and (fingerprint := read_json(path)["data"])
         ]
         contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
         for job, fingerprint in kept:
-            if changed(fingerprint, {"content": contents[job.recipe.data.name]}):
+            if fingerprint["content"] != contents[job.recipe.data.name]:
                 raise RecipeError(
                     f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
                     "on: bring it back, or choose another --out"
@@ -190,21 +209,21 @@ class Study:
         }
 
 
-def run_status(job: Job, folder: Path) -> Status:
-    """Where the run in a folder stands."""
+def run_status(job: Job, folder: Path) -> RunStatus:
+    """How far the run in a folder is."""
     if (folder / "metrics.json").exists():
         result = read_json(folder / "result.json")
-        return Status(job, "finished", result["epochs"], result["score"], result["seconds"])
+        return RunStatus(job, "finished", result["epochs"], result["score"], result["seconds"])
     if (folder / "error.json").exists():
-        return Status(job, "failed", error=str(read_json(folder / "error.json")["error"]))
+        return RunStatus(job, "failed", error=str(read_json(folder / "error.json")["error"]))
     history = read_history(folder)
     if not history:
-        return Status(job, "running" if (folder / "recipe.json").exists() else "waiting")
+        return RunStatus(job, "running" if (folder / "recipe.json").exists() else "waiting")
     seconds = sum(float(record["seconds"]) for record in history)
-    return Status(job, "running", history[-1]["epoch"] + 1, max(r["score"] for r in history), seconds)
+    return RunStatus(job, "running", history[-1]["epoch"] + 1, max(r["score"] for r in history), seconds)
 
 
-def figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured, with dotted names; under `calibrated.chosen` what the chosen calibrator gives."""
     calibrated = metrics.get("calibrated", {})
     chosen = calibrated.get(metrics.get("calibrator"))
@@ -212,7 +231,7 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """One record an epoch; a last line that another process is still writing is left out."""
+    """One record for each epoch; a last line that another process is still writing is left out."""
     path = folder / "history.jsonl"
     records = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
@@ -229,7 +248,7 @@ def locked(folder: str | Path) -> Iterator[Path]:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --out must be a folder")
-    ours = {".lock", "study.json", "search", "search.db", "trials"}
+    ours = {".lock", "study.json", ARRAYS, "search", "search.db", "trials"}
     if folder.exists() and (there := {path.name for path in folder.iterdir()}) and not there & ours:
         raise RecipeError(f"{folder} is not empty and holds no study; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
@@ -258,14 +277,14 @@ def at_work(folder: str | Path) -> bool:
     return False
 
 
-def _parse(folder: Path, plan: Any) -> Study:
+def _parse(folder: Path, plan: Any) -> StudyFolder:
     path = folder / "study.json"
     try:
         jobs = tuple(
             Job(name, str(value["label"]), make(value["recipe"], source=f"{path}, run {name}"))
             for name, value in plan["runs"].items()
         )
-        return Study(folder, jobs, plan["notes"])
+        return StudyFolder(folder, jobs, plan["notes"])
     except (KeyError, TypeError, AttributeError):
         raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
 

@@ -4,8 +4,11 @@ The same split, net, dimension, budget and seeds for each head; what differs are
 its learning rates.
 """
 
+import inspect
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
@@ -13,22 +16,25 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from spaceform import data, nets
-from spaceform.heads import HEADS
-from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, replace, shipped, unknown
+from spaceform import data
+from spaceform.engine import space
+from spaceform.heads import HEADS, Head, Start, StochasticHead
+from spaceform.run.fit import with_candidate
+from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
+from spaceform.study.choices import Length
 from spaceform.study.folder import Job
+from spaceform.study.published import PAPER_HEADS
 
-BudgetName: TypeAlias = Literal["quick", "full", "paper"]
-OWN = shipped("own.toml")
-"""Where a comparison on own data begins, by kind of input and head."""
-SPHERICAL = ("cosine", "arcface", "vmf", "power_spherical")
-"""Heads with a temperature."""
+Kind: TypeAlias = Literal["features", "pixels"]
+OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
+"""What a comparison on own data gives every head alike, by kind of input."""
 THUMBNAIL = 64
 _BATCH = 128
 _WIDE = 256
 """With more features than this, half of them are left out at random in training: a projection of so many
 learns its examples by heart.
 """
+_ALIKE = ("data", "net", "budget", "schedule", "precision")
 _LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
 """Most epochs, most episodes an epoch, and epochs without a better score until the stop and until a cut."""
 
@@ -38,7 +44,7 @@ _LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
 class Conditions:
     """What a comparison asks for besides data, heads and seeds."""
 
-    budget: BudgetName = "quick"
+    budget: Length = "quick"
     task: data.dataset.Task | None = None
     imbalance: float = 1.0
     label_noise: float = 0.0
@@ -47,16 +53,64 @@ class Conditions:
     """Further changes of every recipe, dotted key to value."""
 
 
+def named_heads(wanted: str | Iterable[str]) -> list[str]:
+    """Heads by name: a list, or a string with commas; "all" is every head, "paper" the paper's five."""
+    if wanted == "all":
+        return list(HEADS)
+    if wanted == "paper":
+        return list(PAPER_HEADS)
+    parts = wanted.split(",") if isinstance(wanted, str) else wanted
+    named = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not named:
+        raise RecipeError(f"no head is named; choose from {', '.join(HEADS)}, or 'all'")
+    for head in named:
+        if head not in HEADS:
+            raise RecipeError(unknown("head", head, HEADS))
+    return named
+
+
+def options_of(head: str) -> set[str]:
+    """The options that a head's constructor takes."""
+    return set(inspect.signature(HEADS[head]).parameters)
+
+
+def has_temperature(head: str) -> bool:
+    """Whether a head has an inverse temperature β."""
+    return "beta" in options_of(head)
+
+
+def start_of(head: str, kind: Kind) -> Start:
+    """Where training of a head starts: as its class declares, or else as that of its nearest relative does.
+
+    Nearest is a head that is as random or not, then one of the same geometry, then the first of `HEADS`.
+    """
+    own = HEADS[head]
+    if kind in own.defaults:
+        return own.defaults[kind]
+    known = [other for other in HEADS.values() if kind in other.defaults]
+    return max(known, key=lambda other: _kinship(own, other)).defaults[kind]
+
+
+def _kinship(one: type[Head], other: type[Head]) -> tuple[bool, bool]:
+    random = issubclass(one, StochasticHead) == issubclass(other, StochasticHead)
+    with torch.random.fork_rng():
+        return random, type(one(2, 2).geometry) is type(other(2, 2).geometry)
+
+
 def recipes(
     name: str, heads: Sequence[str], conditions: Conditions, *, dataset: data.Dataset | None = None
 ) -> dict[str, Recipe]:
     """A recipe for each head, seed 0."""
-    for head in heads:
-        if head not in HEADS:
-            raise RecipeError(unknown("head", head, HEADS))
+    heads = named_heads(heads)
     dataset = data.load(name) if dataset is None else dataset
     task = conditions.task or dataset.task
-    found = {head: _base(name, head, dataset, task, conditions.budget) for head in heads}
+    by_engine = suits_engine(name, dataset, conditions)
+    found = {
+        head: _for_engine(name, dataset, head)
+        if by_engine
+        else _base(name, dataset, task, conditions.budget, head)
+        for head in heads
+    }
     changes: dict[str, Any] = {}
     if task != dataset.task:
         changes["data.task"] = task
@@ -65,8 +119,7 @@ def recipes(
     if conditions.label_noise:
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
-        changes |= {"net.name": conditions.net, "net.hidden": None}
-        changes |= {"net.standardize": False, "net.dropout": 0.0}
+        changes["net.name"] = conditions.net
         changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
@@ -109,7 +162,7 @@ def read_recipes(
 
 
 def jobs(found: Mapping[str, Recipe], seeds: Sequence[int], temperatures: Sequence[str] = ()) -> list[Job]:
-    """All runs, seed by seed; with `temperatures` ("learned", "16", ...) a variant of each spherical head.
+    """All runs, seed by seed; with `temperatures` ("learned", "16", ...) a variant of each head that has one.
 
     Heads without a temperature run once whatever the temperatures.
     """
@@ -123,7 +176,7 @@ def jobs(found: Mapping[str, Recipe], seeds: Sequence[int], temperatures: Sequen
 
 
 def _variants(head: str, recipe: Recipe, temperatures: Sequence[str]) -> list[tuple[str, Recipe]]:
-    if not temperatures or head not in SPHERICAL:
+    if not temperatures or not has_temperature(head):
         return [(head, recipe)]
     found = []
     for text in temperatures:
@@ -142,16 +195,35 @@ def _folder(label: str, seed: int) -> str:
     return f"{label.replace(' β learned', '-learned').replace(' β=', '-beta')}-seed{seed}"
 
 
-def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, budget: BudgetName) -> Recipe:
+def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bool:
+    """Whether the engine for features trains these: own features, to be classified, with no net asked for."""
+    task = conditions.task or dataset.task
+    shipped = any(key.startswith(f"{name}/") for key in QUICK)
+    own = dataset.kind == "features" and task == "classification" and not shipped
+    return own and conditions.net in (None, "features") and conditions.budget != "paper"
+
+
+def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
+    """The engine's first candidate: what is used where nothing is searched."""
+    assert not isinstance(dataset.inputs, tuple)
+    train = data.split(dataset).train
+    features, classes = dataset.inputs.shape[1], len(dataset.labels[train].unique())
+    start = {"net": {"name": "features", "dim": features}, "optim": {"name": "cosine_adamw", "lr": 1e-3}}
+    recipe = make({"data": {"name": name}, "head": {"name": head}, **start}, source=f"features/{head}")
+    return with_candidate(recipe, space(head, features, classes, len(train))[0], features, classes)
+
+
+def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length, head: str) -> Recipe:
     row = f"{name}/{head}"
     if budget == "paper":
         if row not in PAPER:
             sets = sorted({key.partition("/")[0] for key in PAPER})
             raise RecipeError(f"the paper has no recipe for {row!r}; --budget paper is for {', '.join(sets)}")
         return PAPER[row]
-    if row in QUICK and task == "classification":
-        return QUICK[row] if budget == "quick" else replace(QUICK[row], _budget(QUICK[row], dataset, budget))
-    kind = "features" if dataset.kind == "features" else "pixels"
+    shipped = [key for key in QUICK if key.startswith(f"{name}/")]
+    if shipped and task == "classification":
+        recipe = QUICK[row] if row in QUICK else _with_head(QUICK[shipped[0]], head)
+        return recipe if budget == "quick" else replace(recipe, _budget(recipe, dataset, budget))
     dim = _dimension(dataset, task)
     changes: dict[str, Any] = {"data.name": name, "net.dim": dim}
     if task != dataset.task:
@@ -164,8 +236,36 @@ def _base(name: str, head: str, dataset: data.Dataset, task: data.dataset.Task, 
         changes["net.dim"] = min(dim, width)
         if width > _WIDE and task == "classification":
             changes["net.dropout"] = 0.5
-    recipe = replace(OWN[f"{kind}/{head}"], changes)
+    recipe = replace(_own("features" if dataset.kind == "features" else "pixels", head), changes)
     return replace(recipe, _budget(recipe, dataset, budget))
+
+
+def _own(kind: Kind, head: str) -> Recipe:
+    """What every head gets alike, and what this one starts from."""
+    start, shared = start_of(head, kind), OWN[kind]
+    own = {"head": {"name": head, **_options(head, start)}, "optim": shared["optim"] | _rates(start)}
+    return make({**shared, **own}, source=f"{kind}/{head}")
+
+
+def _with_head(recipe: Recipe, head: str) -> Recipe:
+    """The same conditions for another head, from where that one starts."""
+    start = start_of(head, "features" if recipe.net.name == "projection" else "pixels")
+    options = {f"head.{key}": value for key, value in _options(head, start).items()}
+    rates = {f"optim.{key}": value for key, value in _rates(start).items()}
+    return replace(recipe, {"head.name": head, **options, **rates})
+
+
+def _rates(start: Start) -> dict[str, float]:
+    return {
+        "lr": start.lr,
+        "weight_decay": start.weight_decay,
+        "temperature_lr": start.temperature_lr,
+    }
+
+
+def _options(head: str, start: Start) -> dict[str, Any]:
+    """Those that the head takes: what it starts from may be a relative's."""
+    return {key: value for key, value in start.options.items() if key in options_of(head)}
 
 
 def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
@@ -175,7 +275,7 @@ def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
     return 32 if len(dataset.classes) <= 20 else 128
 
 
-def _budget(recipe: Recipe, dataset: data.Dataset, budget: BudgetName) -> dict[str, Any]:
+def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, Any]:
     """Epochs of one look at the training data on average, as far as the budget goes."""
     epochs, most, stop, cut = _LENGTH[budget]
     material = data.split(dataset.with_task(recipe.data.task or dataset.task), recipe.data.split_seed)
@@ -196,16 +296,20 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: BudgetName) -> dict[s
 def _require_net(net: Net, dataset: data.Dataset) -> None:
     """A net that cannot be is refused here, once, and not by each run."""
     shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
-    without_weights = net.model_dump() | {"pretrained": False, "weights": None}
     with torch.random.fork_rng():
-        nets.build(input_shape=shape, **without_weights)
+        net.without_weights().build(shape)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:
-    """Heads may differ in their own options, rates and decay; in nothing else."""
+    """Heads may differ in their own options, rates and decay; in nothing else.
+
+    On features a search tries the same nets for every head, and each may end with another.
+    """
     first_head, first = next(iter(found.items()))
+    searched = all(recipe.net.name == "features" for recipe in found.values())
+    alike = ("data", "budget", "schedule", "precision") if searched else _ALIKE
     for head, recipe in found.items():
-        for part in ("data", "net", "budget", "schedule", "precision"):
+        for part in alike:
             if getattr(recipe, part) != getattr(first, part):
                 raise RecipeError(
                     f"{head} and {first_head} would not meet the same conditions: {part} is "

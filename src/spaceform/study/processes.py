@@ -1,93 +1,81 @@
-"""Carry out runs in local processes, one thread each; the death of a process costs no more than its epoch."""
+"""Carry out runs in local processes. The death of a process costs no more than the epoch it was in."""
 
 import multiprocessing as mp
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
-from spaceform.messages import sentence
 from spaceform.run.progress import Progress
-from spaceform.study.folder import Job, Study
-
-TRIES = 3
-"""How often a run may lose its process (killed, out of memory) or its machine before it counts as failed."""
-
-
-@final
-@dataclass(frozen=True)
-class Event:
-    """What happens to a run."""
-
-    job: Job
-    kind: Literal["started", "progress", "finished", "failed", "lost", "stopped"]
-    progress: Progress | None = None
-    error: str = ""
-
-
-Watcher: TypeAlias = Callable[[Event | None], None]
-"""Told of every event, and of None a few times a second."""
+from spaceform.study.folder import Failure, Job, StudyFolder
+from spaceform.study.place import TRIES, Event, Watcher, Work, perform, spare_workers, unwatched
 
 
 class Stopped(Exception):
     """A run was asked to stop before its end."""
 
 
-def perform(
-    job: Job,
-    folder: Path,
-    listener: Callable[[Progress], None],
-    datasets: dict[Any, Any],
-    measure: bool = True,
-) -> None:
-    """Train one run and measure it; `datasets` keeps what was loaded for the next run of this process."""
-    from spaceform.run.evaluate import evaluate
-    from spaceform.run.material import load_data
-    from spaceform.run.train import train
+@final
+@dataclass(frozen=True)
+class Processes:
+    """Local processes of one thread each: `count` of them, or one for each core (for each GPU, if any)."""
 
-    key = job.recipe.data.name, job.recipe.data.thumbnail
-    if key not in datasets:
-        datasets.clear()
-        datasets[key] = load_data(job.recipe)
-    run = train(job.recipe, folder, dataset=datasets[key], listener=listener)
-    if measure:
-        evaluate(run, dataset=datasets[key])
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"at least 1 process must do the work, got {self.count}")
+
+    def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
+        """Finish every run of the study that is not finished.
+
+        Runs fail alone: the reason is kept beside the run, the others go on. `workers` processes decode the
+        photos of each run; None is as many as there are cores to spare. An interrupt stops all processes at
+        once. A run that was under way goes on from its last checkpoint next time.
+        """
+        jobs = study.unfinished()
+        for job in jobs:
+            study.clear_failure(job)
+        waiting = jobs[::-1]
+        with self.pool(len(jobs), workers) as pool:
+            while waiting or pool.busy:
+                while waiting and pool.room:
+                    job = waiting.pop()
+                    pool.submit(job, study.path(job))
+                    watch(Event(job, "started"))
+                watch(None)
+                for event in pool.events():
+                    if event.kind == "failed" and event.failure is not None:
+                        study.record_failure(event.job, event.failure)
+                    watch(event)
+
+    def each(self, jobs: Sequence[Job], folder: Path, work: Work) -> Iterator[Event]:
+        """Do other work than runs, one job in a process; an event for each that ends or fails."""
+        waiting = list(jobs[::-1])
+        with self.pool(len(jobs), 0) as pool:
+            while waiting or pool.busy:
+                while waiting and pool.room:
+                    pool.submit(waiting.pop(), folder, work)
+                yield from (event for event in pool.events() if event.kind in ("finished", "failed"))
+
+    def pool(self, runs: int, workers: int | None = None) -> "Pool":
+        """Processes for so many runs."""
+        size = min(runs, self.count or _gpus() or _cores())
+        return Pool(size, spare_workers(_cores(), max(1, size)) if workers is None else workers)
 
 
-def in_processes(study: Study, workers: int | None = None, watch: Watcher = lambda _: None) -> None:
-    """Finish every unfinished run of the study with `workers` processes (default: one a core, or a GPU).
-
-    Runs fail alone: the sentence of the error is kept beside the run, the others go on. An interrupt stops
-    all processes at once; a run that was under way goes on from its last checkpoint next time.
-    """
-    jobs = study.unfinished()
-    for job in jobs:
-        study.clear_failure(job)
-    waiting = jobs[::-1]
-    with Pool(min(len(jobs), workers or default_workers())) as pool:
-        while waiting or pool.busy:
-            while waiting and pool.room:
-                job = waiting.pop()
-                pool.submit(job, study.path(job))
-                watch(Event(job, "started"))
-            watch(None)
-            for event in pool.events():
-                if event.kind == "failed":
-                    study.record_failure(event.job, event.error)
-                watch(event)
-
-
-def default_workers() -> int:
-    """One process a GPU, or else a core that this process may use."""
+def _cores() -> int:
+    """Cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return _gpus() or cores or 1
+    return cores or 1
 
 
 def _gpus() -> int:
@@ -100,8 +88,9 @@ def _gpus() -> int:
 class Pool:
     """Processes that outlive many runs: `submit` where there is `room`, then read `events`."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, decoders: int = 0) -> None:
         self._size = size
+        self._decoders = decoders
         self._workers: list[_Worker] = []
         self._tries: dict[str, int] = {}
 
@@ -109,10 +98,11 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
+        started = [worker.process for worker in self._workers if worker.process.pid is not None]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.join()
         self._workers.clear()
 
     @property
@@ -125,10 +115,10 @@ class Pool:
         """Whether another run could start now."""
         return sum(worker.task is not None for worker in self._workers) < self._size
 
-    def submit(self, job: Job, folder: Path, *, measure: bool = True) -> None:
-        """Start a run in a free process."""
+    def submit(self, job: Job, folder: Path, work: Work = perform) -> None:
+        """Start a run, or other work on a job, in a free process."""
         self._tries[job.name] = 0
-        self._start(_Task(job, folder, measure))
+        self._start(_Task(job, folder, work, self._decoders))
 
     def stop(self, job: Job) -> None:
         """Ask a run to stop; an event `stopped` follows, or `finished` where it was too late."""
@@ -155,19 +145,20 @@ class Pool:
         worker = next((w for w in self._workers if w.task is None), None)
         if worker is None:
             taken = {w.slot for w in self._workers}
-            worker = _Worker.start(next(slot for slot in range(self._size) if slot not in taken))
-            self._workers.append(worker)
+            worker = _Worker.make(next(slot for slot in range(self._size) if slot not in taken))
+            self._workers.append(worker)  # before it starts: an interrupt in between must find it
+            worker.start()
         self._tries[task.job.name] += 1
         worker.task = task
         with suppress(OSError):  # it died while idle: `events` will find its pipe closed and try again
             worker.pipe.send(task)
 
     def _bury(self, worker: "_Worker", task: "_Task") -> Event:
-        words = worker.last_words()
+        failure = Failure("ProcessLost", worker.last_words())
         if self._tries[task.job.name] < TRIES:
             self._start(task)
-            return Event(task.job, "lost", error=words)
-        return Event(task.job, "failed", error=words)
+            return Event(task.job, "lost", failure=failure)
+        return Event(task.job, "failed", failure=failure)
 
 
 @final
@@ -175,7 +166,8 @@ class Pool:
 class _Task:
     job: Job
     folder: Path
-    measure: bool
+    work: Work
+    decoders: int
 
 
 @final
@@ -183,33 +175,37 @@ class _Task:
 class _Worker:
     process: BaseProcess
     pipe: "Connection[Any, Any]"
+    theirs: "Connection[Any, Any]"
     slot: int
     task: _Task | None = field(default=None)
 
     @classmethod
-    def start(cls, slot: int) -> "_Worker":
+    def make(cls, slot: int) -> "_Worker":
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
-        with _birth(slot):
-            process.start()
-        theirs.close()
-        return cls(process, ours, slot)
+        # no daemon: those may not have children, and photos are decoded by some
+        return cls(context.Process(target=_work, args=(theirs,), daemon=False), ours, theirs, slot)
+
+    def start(self) -> None:
+        with _birth(self.slot):
+            self.process.start()
+        self.theirs.close()
 
     def last_words(self) -> str:
         self.process.join(5)
         code = self.process.exitcode
         if code == -signal.SIGKILL:
             return (
-                "its process was killed, perhaps for want of memory; use fewer --workers or smaller batches"
+                "its process was killed, perhaps for want of memory; use fewer --processes or smaller batches"
             )
         return f"its process died (exit code {code}); run it alone with `spaceform train` to see why"
 
 
 @contextmanager
 def _birth(slot: int) -> Iterator[None]:
-    """A process started inside has one thread and one GPU, leaves interrupts to its parent, and imports
-    nothing of the parent's script.
+    """A process started inside has one thread and one GPU, and imports nothing of the parent's script.
+
+    Ctrl-C and SIGTERM are blocked in it from its first instruction: the parent stops it.
     """
     settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if (gpus := _gpus()) > 1:
@@ -218,7 +214,9 @@ def _birth(slot: int) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in settings}
     main = sys.modules["__main__"]
     script = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if os.name == "posix" else None
+    if os.name == "posix":
+        resource_tracker.ensure_running()  # the first process would start it, and it unblocks the signals
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         os.environ.update(settings)
         for name in script:
@@ -232,7 +230,7 @@ def _birth(slot: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = old
-        if mask is not None:
+        if os.name == "posix":
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -254,12 +252,12 @@ def _work(pipe: "Connection[Any, Any]") -> None:
             pipe.send(Event(job, "progress", progress))
 
         try:
-            perform(task.job, task.folder, tell, datasets, task.measure)
+            task.work(task.job, task.folder, tell, datasets, workers=task.decoders)
             event = Event(task.job, "finished")
         except Stopped:
             event = Event(task.job, "stopped")
         except Exception as error:
-            event = Event(task.job, "failed", error=sentence(error))
+            event = Event(task.job, "failed", failure=Failure.of(error))
         pipe.send(event)
 
 

@@ -8,7 +8,7 @@ from typing import final
 
 import pandas as pd
 
-from spaceform.study.verdict import CLASSIFICATION, RETRIEVAL, Measure, standard_error
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, standard_error
 
 SEEDS = 5
 """Replications behind every figure of the paper."""
@@ -18,7 +18,7 @@ EPOCHS = 1000
 
 @final
 @dataclass(frozen=True)
-class Figure:
+class Printed:
     """One cell of the paper's tables, as a share (not in percent), like our metrics."""
 
     table: int
@@ -37,15 +37,15 @@ class Figure:
         return self.rounding / math.sqrt(3) if self.sem is None else self.sem
 
 
-def _read() -> tuple[Figure, ...]:
+def _read() -> tuple[Printed, ...]:
     text = files("spaceform").joinpath("recipes", "published.csv").read_text("utf-8")
-    figures = []
+    cells = []
     for row in csv.DictReader(text.splitlines()):
         scale = 1.0 if row["table"] == "1" else 100.0
         digits = len(row["mean"].partition(".")[2])
         sem = float(row["sem"]) / scale if row["sem"] else None
-        figures.append(
-            Figure(
+        cells.append(
+            Printed(
                 int(row["table"]),
                 row["column"],
                 row["data"],
@@ -55,18 +55,18 @@ def _read() -> tuple[Figure, ...]:
                 0.5 * 10.0**-digits / scale,
             )
         )
-    return tuple(figures)
+    return tuple(cells)
 
 
-PUBLISHED: tuple[Figure, ...] = _read()
-HEADS: tuple[str, ...] = ("standard", "hyperbolic", "cosine", "arcface", "vmf")
-"""The paper's five losses."""
-DATA: tuple[str, ...] = tuple(dict.fromkeys(figure.data for figure in PUBLISHED))
+PUBLISHED: tuple[Printed, ...] = _read()
+PAPER_HEADS: tuple[str, ...] = tuple(dict.fromkeys(printed.head for printed in PUBLISHED))
+"""The heads that the paper has."""
+DATA: tuple[str, ...] = tuple(dict.fromkeys(printed.data for printed in PUBLISHED))
 """The paper's data sets."""
 MEASURES: tuple[Measure, ...] = tuple(
     measure
     for measure in (*CLASSIFICATION, *RETRIEVAL)
-    if any(figure.column == measure.column for figure in PUBLISHED)
+    if any(printed.column == measure.column for printed in PUBLISHED)
 )
 
 
@@ -75,7 +75,7 @@ MEASURES: tuple[Measure, ...] = tuple(
 class Pair:
     """A cell of the paper beside ours."""
 
-    figure: Figure
+    printed: Printed
     measure: Measure
     label: str
     mean: float
@@ -86,25 +86,25 @@ class Pair:
     @property
     def difference(self) -> float:
         """Ours less the paper's."""
-        return self.mean - self.figure.mean
+        return self.mean - self.printed.mean
 
     @property
     def errors(self) -> float:
         """The difference in standard errors, theirs and ours together: √(sem² + sem²)."""
-        return self.difference / math.hypot(self.figure.uncertainty, self.sem or 0.0)
+        return self.difference / math.hypot(self.printed.uncertainty, self.sem or 0.0)
 
 
 def beside(table: pd.DataFrame, data: str) -> list[Pair]:
-    """Every figure of the paper on this data set for which the results have a finished run of that head."""
+    """Every cell of the paper on this data set for which the results have a finished run of that head."""
     pairs = []
-    for figure in PUBLISHED:
-        if figure.data != data or figure.column not in table:
+    for printed in PUBLISHED:
+        if printed.data != data or printed.column not in table:
             continue
-        ours = table.loc[table["label"] == figure.head, figure.column].dropna().to_numpy(dtype=float)
+        ours = table.loc[table["label"] == printed.head, printed.column].dropna().to_numpy(dtype=float)
         if len(ours):
-            measure = next(m for m in MEASURES if m.column == figure.column)
+            measure = next(m for m in MEASURES if m.column == printed.column)
             mean, sem = float(ours.mean()), standard_error(ours)
-            pairs.append(Pair(figure, measure, figure.head, mean, sem, len(ours)))
+            pairs.append(Pair(printed, measure, printed.head, mean, sem, len(ours)))
     return pairs
 
 

@@ -1,26 +1,28 @@
-"""Carry out a study on a running Ray cluster: hosts need spaceform installed, and share no disk.
+"""Carry out runs on a running Ray cluster: its hosts need spaceform installed, and share no disk.
 
 Data that fit in memory travel once through the object store; each run trains in a folder of its own host, and
 its files come back as bytes. A run whose process or machine is lost starts again elsewhere.
 """
 
 import logging
+import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from spaceform.messages import sentence
 from spaceform.run.material import load_data
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import RecipeError
-from spaceform.study.folder import Job, Study
-from spaceform.study.processes import TRIES, Event, Watcher, perform
+from spaceform.study.folder import Failure, Job, StudyFolder
+from spaceform.study.place import TRIES, Event, Watcher, perform, spare_workers, unwatched
 
 Files: TypeAlias = dict[str, bytes]
 _LOST = (
@@ -30,76 +32,88 @@ _LOST = (
     ray.exceptions.OutOfMemoryError,
     ray.exceptions.TaskUnschedulableError,
 )
+"""Errors of Ray after which the run is tried again elsewhere."""
 
 
 class ClusterError(ConnectionError):
     """A cluster that cannot be used."""
 
 
-def on_cluster(
-    study: Study,
-    watch: Watcher = lambda _: None,
-    *,
-    address: str = "auto",
-    cpus: float = 1.0,
-    gpus: float = 0.0,
-) -> None:
-    """Finish every unfinished run of the study on the cluster, `cpus` and `gpus` for each.
+@final
+@dataclass(frozen=True)
+class Ray:
+    """A running Ray cluster: each run asks it for `cpus` and `gpus`."""
 
-    Runs fail alone, as in local processes; a run is adopted into the study once, when all of it is here.
-    """
-    jobs = study.unfinished()
-    for job in jobs:
-        study.clear_failure(job)
-    if not jobs:
-        return
-    _connect(address, cpus, gpus)
-    news = _mailbox()
-    running: dict[Any, Job] = {}
-    try:
-        datasets = _shipped(jobs)
-        work = ray.remote(_work).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
-        tries = dict.fromkeys((job.name for job in jobs), 0)
+    address: str = "auto"
+    cpus: float = 1.0
+    gpus: float = 0.0
 
-        def submit(job: Job) -> None:
-            tries[job.name] += 1
-            key = job.recipe.data.name, job.recipe.data.thumbnail
-            running[work.remote(job, datasets.get(key), news)] = job
+    def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
+        """Finish every run of the study that is not finished.
 
+        Runs fail alone, as in local processes. A run is adopted into the study once, when all of it is here.
+        `workers` processes decode the photos of each run; None is one less than its `cpus`.
+        """
+        jobs = study.unfinished()
         for job in jobs:
-            submit(job)
-        started: set[str] = set()
-        while running:
-            watch(None)
-            _pass_on(news, running, started, watch)
-            done, _ = ray.wait(list(running), timeout=0.3)
-            for ref in done:
-                job = running.pop(ref)
-                try:
-                    outcome: Files | str = ray.get(ref)
-                except _LOST as error:
-                    started.discard(job.name)
-                    if tries[job.name] < TRIES:
+            study.clear_failure(job)
+        if not jobs:
+            return
+        _connect(self)
+        news = _mailbox()
+        running: dict[Any, Job] = {}
+        decoders = spare_workers(int(self.cpus), 1) if workers is None else workers
+        try:
+            datasets = _shipped(jobs)
+            work = ray.remote(_work).options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)
+            tries = dict.fromkeys((job.name for job in jobs), 0)
+
+            def submit(job: Job) -> None:
+                tries[job.name] += 1
+                key = job.recipe.data.name, job.recipe.data.thumbnail
+                running[work.remote(job, datasets.get(key), news, decoders)] = job
+
+            for job in jobs:
+                submit(job)
+            started: set[str] = set()
+            while running:
+                watch(None)
+                _pass_on(news, running, started, watch)
+                done, _ = ray.wait(list(running), timeout=0.3)
+                for ref in done:
+                    job = running.pop(ref)
+                    outcome = _outcome(ref)
+                    lost = isinstance(outcome, Failure) and outcome.kind == "MachineLost"
+                    if isinstance(outcome, Failure) and lost and tries[job.name] < TRIES:
+                        started.discard(job.name)
                         submit(job)
-                        watch(Event(job, "lost", error=_why(error)))
-                        continue
-                    outcome = f"lost {TRIES} times: {_why(error)}"
-                except ray.exceptions.RayError as error:
-                    outcome = _why(error)
-                if isinstance(outcome, str):
-                    study.record_failure(job, outcome)
-                    watch(Event(job, "failed", error=outcome))
-                else:
-                    study.adopt(job, outcome)
-                    watch(Event(job, "finished"))
-    finally:
-        for ref in running:
-            ray.cancel(ref, force=True)
-        ray.shutdown()
+                        watch(Event(job, "lost", failure=outcome))
+                    elif isinstance(outcome, Failure):
+                        study.record_failure(job, outcome)
+                        watch(Event(job, "failed", failure=outcome))
+                    else:
+                        study.adopt(job, outcome)
+                        watch(Event(job, "finished"))
+        finally:
+            for ref in running:
+                ray.cancel(ref, force=True)
+            ray.shutdown()
 
 
-def _connect(address: str, cpus: float, gpus: float) -> None:
+def _outcome(ref: Any) -> Files | Failure:
+    """The files of a run, or why there are none."""
+    try:
+        outcome: Files | Failure = ray.get(ref)
+    except ray.exceptions.RayError as error:
+        kind = "MachineLost" if isinstance(error, _LOST) else type(error).__name__
+        return Failure(kind, str(error).strip().splitlines()[0])
+    return outcome
+
+
+def _connect(cluster: Ray) -> None:
+    address, cpus, gpus = cluster.address, cluster.cpus, cluster.gpus
     host, _, port = address.rpartition(":")
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
             socket.create_connection((host, int(port)), timeout=5.0).close()
@@ -109,6 +123,9 @@ def _connect(address: str, cpus: float, gpus: float) -> None:
             f"no Ray cluster answers at {address!r} ({str(error).splitlines()[0]}); "
             "start one with `ray start --head`, or leave --on ray out"
         ) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets its own, which ends without a word
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         ray.shutdown()
@@ -157,7 +174,7 @@ def _pass_on(news: Any, running: dict[Any, Job], started: set[str], watch: Watch
             watch(Event(by_name[name], "progress", progress))
 
 
-def _work(job: Job, dataset: Any, news: Any) -> Files | str:
+def _work(job: Job, dataset: Any, news: Any, decoders: int) -> Files | Failure:
     """On a host: all files of the finished run, or why it failed."""
     import warnings
 
@@ -169,9 +186,11 @@ def _work(job: Job, dataset: Any, news: Any) -> Files | str:
     with tempfile.TemporaryDirectory(prefix=f"spaceform-{job.name}-") as place:
         folder = Path(place) / "run"
         try:
-            perform(job, folder, _sender(job.name, news), {} if dataset is None else {key: dataset})
+            here = {} if dataset is None else {key: dataset}
+            perform(job, folder, _sender(job.name, news), here, workers=decoders)
         except Exception as error:
-            return f"{sentence(error)} (on {socket.gethostname()})"
+            failure = Failure.of(error)
+            return replace(failure, sentence=f"{failure.sentence} (on {socket.gethostname()})")
         return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 
 
@@ -185,7 +204,3 @@ def _sender(name: str, news: Any) -> Callable[[Progress], None]:
             news.put.remote(name, progress)
 
     return tell
-
-
-def _why(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -1,73 +1,71 @@
 """Search a head's rates and options by Optuna, on the validation split alone, with equal effort for each."""
 
-import json
 import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import optuna
+import pandas as pd
+import tomli_w
 from optuna.trial import Trial, TrialState
 
 from spaceform import data
+from spaceform.messages import counted
 from spaceform.run import files
 from spaceform.run.finished import read_json
-from spaceform.run.recipe import Recipe, RecipeError, flatten, replace
+from spaceform.run.recipe import Recipe, RecipeError, replace
+from spaceform.run.train import Diverged
+from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
-from spaceform.study.processes import Event, Pool, default_workers
-
-SamplerName: TypeAlias = Literal["tpe", "grid"]
-
-GRID: dict[str, tuple[Any, ...]] = {
-    "optim.lr": (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0),
-    "optim.momentum": (0.8, 0.9, 0.99),
-    "optim.nesterov": (False, True),
-    "optim.weight_decay": (0.0, 5e-5, 1e-4, 5e-4),
-    "optim.temperature_lr": (0.0001, 0.001, 0.01),
-    "head.beta": (1.0, 16.0, 32.0),
-    "head.margin": (0.3, 0.4, 0.5),
-    "head.init_ratio": (0.4, 0.7),
-    "head.curvature": (1e-5, 1e-3, 1e-1),
-}
-"""The values that occur in the paper's tables, and two more curvatures; visited in random order."""
-_AROUND = {"optim.lr": 30.0, "optim.weight_decay": 30.0, "optim.temperature_lr": 30.0, "head.beta": 4.0}
-_AROUND |= {"head.curvature": 100.0}
-"""TPE looks this far above and below the value it starts from, in logarithms."""
-_BETWEEN = {"head.init_ratio": (0.4, 0.99)}
-"""TPE looks between these; at what is in neither table, in the grid."""
-_OWN = {
-    "standard": (),
-    "hyperbolic": ("head.curvature",),
-    "cosine": ("optim.temperature_lr", "head.beta"),
-    "arcface": ("optim.temperature_lr", "head.beta", "head.margin"),
-    "vmf": ("optim.temperature_lr", "head.beta", "head.init_ratio"),
-    "power_spherical": ("optim.temperature_lr", "head.beta", "head.init_ratio"),
-}
-_COMMON = ("optim.lr", "optim.momentum", "optim.nesterov", "optim.weight_decay")
+from spaceform.study.place import Event, perform
+from spaceform.study.processes import Processes
+from spaceform.study.space import grid_of, space, starting_point
 
 
 class SearchError(RuntimeError):
     """A search that cannot go on."""
 
 
-def search(
+@final
+@dataclass(frozen=True)
+class Best:
+    """What a search of one head ended with."""
+
+    recipe: Recipe
+    score: float
+    """On the validation split."""
+    trials: int
+    cut_short: int
+
+    @property
+    def sentence(self) -> str:
+        """`validation score 0.9870, the best of 20 trials (11 cut short)`."""
+        counts = f"{counted(self.trials, 'trial')} ({self.cut_short} cut short)"
+        return f"validation score {self.score:.4f}, the best of {counts}"
+
+
+def search_head(
     recipe: Recipe,
     folder: Path,
     *,
     trials: int,
-    sampler: SamplerName = "tpe",
+    sampler: Sampler = "tpe",
     storage: str | None = None,
+    on: Processes = Processes(),  # noqa: B008 (a frozen value)
     workers: int | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> tuple[Recipe, str]:
-    """The best recipe of `trials` trials around `recipe`, and a sentence about it; also written to HEAD.toml.
+) -> Best:
+    """The best recipe of `trials` trials around `recipe`; also written to HEAD.toml in the folder.
 
-    A trial is a training run whose score is the best validation score; those that fall behind the median of
-    the others at the same epoch are cut short, diverged ones count as 0. TPE begins with the recipe as it is.
-    Trials are kept in `storage` (SQLite in the folder unless given): the same call goes on where it stopped,
-    and several machines may share one, as long as the data are the same. The caller holds the folder's lock.
+    A trial is a training run whose score is the best validation score. Trials that fall behind the median of
+    the others at the same epoch are cut short; those that diverge count as 0. TPE begins with the recipe as
+    it is. Trials are kept in `storage` (SQLite in the folder unless given): the same call goes on where it
+    stopped, and several machines may share one, as long as the data are the same. The caller holds the
+    folder's lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -75,78 +73,75 @@ def search(
     _require_same_data(study, recipe)
     _recover(study, folder)
     if sampler == "tpe" and not study.trials:
-        study.enqueue_trial({key: flatten(recipe)[key] for key in _keys(recipe)})
-    head = recipe.head.name
+        study.enqueue_trial(starting_point(recipe))
     live: dict[str, _Live] = {}
-    with Pool(min(trials, workers or default_workers())) as pool:
+    with on.pool(trials, workers) as pool:
         while True:
             while pool.room and _count(study) < trials:
                 begun = _begin(study, recipe, folder, sampler)
                 live[begun.job.name] = begun
-                pool.submit(begun.job, begun.folder, measure=False)
+                pool.submit(begun.job, begun.folder, partial(perform, measure=False))
             if not live:
                 break
             for event in pool.events():
-                _take(study, live, event, pool, say)
+                _take(study, live, event, pool.stop, say)
     best = _best(study, recipe)
-    tried, cut = _count(study), sum(t.state == TrialState.PRUNED for t in study.trials)
-    sentence = f"validation score {study.best_value:.4f}, the best of {tried} trials ({cut} cut short)"
-    text = f"# {head}: {sentence}; sampler {sampler}\n{to_toml(best)}"
-    files.write_bytes(folder / f"{head}.toml", text.encode())
-    return best, sentence
+    text = f"# {recipe.head.name}: {best.sentence}; sampler {sampler}\n{to_toml(best.recipe)}"
+    files.write_bytes(folder / f"{recipe.head.name}.toml", text.encode())
+    return best
+
+
+def trials_of(folder: Path) -> pd.DataFrame:
+    """Every trial of the searches of a folder, one row each; empty where their storage is elsewhere."""
+    rows = [
+        {
+            "search": study.study_name,
+            "head": study.user_attrs.get("head"),
+            "trial": trial.number,
+            "state": trial.state.name.lower(),
+            "score": trial.value,
+            "diverged": bool(trial.user_attrs.get("diverged")),
+            **trial.params,
+        }
+        for study in _kept(folder)
+        for trial in study.get_trials(deepcopy=False)
+        if not trial.user_attrs.get("lost")
+    ]
+    return pd.DataFrame(rows)
 
 
 def standing(folder: Path) -> list[str]:
-    """Where the searches of a folder stand, a sentence each; none where their storage is elsewhere."""
+    """How far the searches of a folder are, a sentence each; none where their storage is elsewhere."""
+    said = []
+    for study in _kept(folder):
+        states = [trial.state for trial in study.get_trials(deepcopy=False)]
+        whole, cut = states.count(TrialState.COMPLETE), states.count(TrialState.PRUNED)
+        begun = states.count(TrialState.RUNNING)
+        text = f"{study.study_name}: {whole + cut} trials done ({cut} cut short), {begun} begun"
+        said.append(text + (f"; best validation score {study.best_value:.4f}" if whole else ""))
+    return said
+
+
+def _kept(folder: Path) -> list[optuna.Study]:
     path = folder / "search.db"
     if not path.exists():
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     url = f"sqlite:///{path.resolve()}"
-    said = []
-    for name in optuna.get_all_study_names(url):
-        study = optuna.load_study(study_name=name, storage=url)
-        states = [trial.state for trial in study.get_trials(deepcopy=False)]
-        whole, cut = states.count(TrialState.COMPLETE), states.count(TrialState.PRUNED)
-        text = (
-            f"{name}: {whole + cut} trials done ({cut} cut short), {states.count(TrialState.RUNNING)} begun"
-        )
-        said.append(text + (f"; best validation score {study.best_value:.4f}" if whole else ""))
-    return said
-
-
-def space(recipe: Recipe, sampler: SamplerName) -> dict[str, optuna.distributions.BaseDistribution]:
-    """What is searched for this head, dotted key to distribution."""
-    start = flatten(recipe)
-    found: dict[str, optuna.distributions.BaseDistribution] = {}
-    for key in _keys(recipe):
-        value = start[key]
-        if sampler == "tpe" and key in _AROUND and value > 0:
-            low, high = value / _AROUND[key], value * _AROUND[key]
-            found[key] = optuna.distributions.FloatDistribution(low, high, log=True)
-        elif sampler == "tpe" and key in _BETWEEN:
-            low, high = _BETWEEN[key]
-            found[key] = optuna.distributions.FloatDistribution(min(low, value), max(high, value))
-        else:
-            choices = GRID[key] if sampler == "grid" or value in GRID[key] else (value, *GRID[key])
-            found[key] = optuna.distributions.CategoricalDistribution(choices)
-    return found
+    return [optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)]
 
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML that `spaceform train` takes; what is unset is left out."""
+    return tomli_w.dumps(_set(recipe.model_dump(mode="json")))
 
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
-    values = recipe.model_dump(mode="json")
-    plain = [f"{k} = {text(v)}" for k, v in values.items() if not isinstance(v, Mapping) and v is not None]
-    tables = [
-        "\n".join([f"[{name}]", *(f"{k} = {text(v)}" for k, v in table.items() if v is not None)])
-        for name, table in values.items()
-        if isinstance(table, Mapping)
-    ]
-    return "\n\n".join(["\n".join(plain), *tables]) + "\n"
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _set(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 @final
@@ -157,21 +152,12 @@ class _Live:
     folder: Path
 
 
-def _keys(recipe: Recipe) -> tuple[str, ...]:
-    """What is searched; a head's options as far as the recipe gives them."""
-    given = flatten(recipe)
-    own = _OWN.get(recipe.head.name, ())
-    if given.get("head.learn_beta") is False:
-        own = tuple(key for key in own if key != "optim.temperature_lr")
-    return (*_COMMON, *(key for key in own if key in given))
-
-
-def _open(recipe: Recipe, folder: Path, sampler: SamplerName, storage: str | None) -> optuna.Study:
+def _open(recipe: Recipe, folder: Path, sampler: Sampler, storage: str | None) -> optuna.Study:
     url = storage or f"sqlite:///{(folder / 'search.db').resolve()}"
     name = f"{Path(recipe.data.name).name}-{recipe.head.name}-{sampler}-{recipe.digest[:12]}"
-    grid = {key: list(GRID[key]) for key in _keys(recipe)}
     how: optuna.samplers.BaseSampler
     if sampler == "grid":
+        grid = {key: list(grid_of(recipe.head.name, key)) for key in starting_point(recipe)}
         how = optuna.samplers.GridSampler(grid, seed=recipe.seed)
     else:
         how = optuna.samplers.TPESampler()
@@ -204,6 +190,7 @@ def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:
             "bring it back, or choose another --out"
         )
     study.set_user_attr("data", content)
+    study.set_user_attr("head", recipe.head.name)
 
 
 def _recover(study: optuna.Study, folder: Path) -> None:
@@ -229,7 +216,7 @@ def _count(study: optuna.Study) -> int:
     )
 
 
-def _begin(study: optuna.Study, recipe: Recipe, folder: Path, sampler: SamplerName) -> _Live:
+def _begin(study: optuna.Study, recipe: Recipe, folder: Path, sampler: Sampler) -> _Live:
     trial = study.ask(space(recipe, sampler))
     name = f"{recipe.head.name}-{trial.number}"
     place = str(trial.user_attrs.get("folder", name))
@@ -240,7 +227,11 @@ def _begin(study: optuna.Study, recipe: Recipe, folder: Path, sampler: SamplerNa
 
 
 def _take(
-    study: optuna.Study, live: dict[str, _Live], event: Event, pool: Pool, say: Callable[[str], None]
+    study: optuna.Study,
+    live: dict[str, _Live],
+    event: Event,
+    stop: Callable[[Job], None],
+    say: Callable[[str], None],
 ) -> None:
     one = live[event.job.name]
     if event.kind == "progress":
@@ -248,7 +239,7 @@ def _take(
         if seen is not None and seen.done and seen.best_score is not None:
             one.trial.report(seen.best_score, seen.epoch)
             if one.trial.should_prune():
-                pool.stop(one.job)
+                stop(one.job)
         return
     if event.kind not in ("finished", "stopped", "failed"):
         return
@@ -260,7 +251,8 @@ def _take(
         score = float(read_json(one.folder / "result.json")["score"])
         study.tell(one.trial, score)
         said = f"validation score {score:.4f}"
-    elif "not finite" in event.error:
+    elif event.failure is not None and event.failure.kind == Diverged.__name__:
+        one.trial.set_user_attr("diverged", True)
         study.tell(one.trial, 0.0)
         said = "diverged"
     else:
@@ -275,8 +267,9 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).lower()
 
 
-def _best(study: optuna.Study, recipe: Recipe) -> Recipe:
+def _best(study: optuna.Study, recipe: Recipe) -> Best:
+    cut = sum(trial.state == TrialState.PRUNED for trial in study.trials)
     try:
-        return replace(recipe, study.best_params)
+        return Best(replace(recipe, study.best_params), study.best_value, _count(study), cut)
     except ValueError:
         raise SearchError(f"no trial of {recipe.head.name} came to its end; give more --trials") from None

@@ -19,7 +19,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 
 from spaceform.heads._kernels.evidence import Normalizer
-from spaceform.heads.base import no_autocast
+from spaceform.heads._kernels.precision import no_autocast
 from spaceform.special._autograd import first_order
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.

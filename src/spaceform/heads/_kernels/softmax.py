@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from spaceform.heads.base import no_autocast
+from spaceform.heads._kernels.precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23

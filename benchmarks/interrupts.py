@@ -1,0 +1,185 @@
+"""Interrupt commands at random moments of a busy machine: each must end in one sentence, without a traceback.
+
+    python benchmarks/interrupts.py --moments 100 --load 2
+
+Takes `compare`, `search`, `train` and `predict` in turn, each from its beginning. Ctrl-C goes to every
+process of the command, as a terminal sends it; SIGTERM to every process, or to the first alone, as clusters
+and containers do. Moments lie anywhere between the first and the last of a command: the first is when it has
+put its handlers in place (before that, Python itself is starting), the last is measured. Prints one line for
+each moment, and ends with 1 if any was wrong.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STOPPED = "error: stopped; the same command goes on from the last checkpoint"
+SHORT = ["--set", "budget.epochs=30", "--set", "budget.episodes=10"]
+COMMANDS = {"compare": "report:", "search": "--recipes", "train": "finished after", "predict": "items"}
+"""What is interrupted, and what it says when all is done."""
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a command ended."""
+
+    code: int
+    result: str
+    """What it said on standard output."""
+    said: str
+    """What it said on standard error."""
+    seconds: float
+    """From the signal to the end of every process."""
+
+
+def command(name: str, folder: Path, tag: str) -> list[str]:
+    """What is interrupted, in an empty folder; `predict` takes the run that `prepare` made."""
+    out = str(folder / f"{name}-{tag}")
+    match name:
+        case "compare":
+            heads = ["--heads", "cosine,vmf", "--seeds", "2"]
+            return ["compare", "digits", *heads, *SHORT, "--processes", "2", "--out", out]
+        case "search":
+            trials = ["--head", "cosine", "--trials", "6"]
+            return ["search", "digits", *trials, *SHORT, "--processes", "2", "--out", out]
+        case "train":
+            return ["train", "digits/vmf", "--set", "budget.epochs=100", "--out", out]
+        case _:
+            return ["predict", str(folder / "run"), str(folder / "many.npz"), "-o", f"{out}.csv"]
+
+
+def prepare(folder: Path) -> None:
+    """A finished run, and enough rows that predicting takes a while."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    spaceform("train", "digits/vmf", "--set", "budget.epochs=2", "--out", str(folder / "run"), "--quiet")
+    images = load_digits().images[:, None].repeat(60, 0)
+    np.savez(folder / "many.npz", X=(images * (255 / 16)).astype(np.uint8))
+
+
+def spaceform(*arguments: str) -> float:
+    """Run a command to its end; how long it took."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "spaceform", *arguments], check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def start(arguments: list[str], result: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A command in a session of its own; what it and its children say goes to two files."""
+    with open(result, "wb") as output, open(log, "wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "spaceform", *arguments],
+            stdout=output,
+            stderr=file,
+            start_new_session=True,
+            # a shell starts background jobs with interrupts ignored, and children inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+
+def ready(process: subprocess.Popen[bytes]) -> bool:
+    """Whether SIGTERM is caught: Python alone does not."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
+    """Return once the command has put its handlers in place, or has ended."""
+    while process.poll() is None and not ready(process):
+        time.sleep(0.001)
+
+
+def interrupt(arguments: list[str], after: float, number: signal.Signals, whole: bool, place: Path) -> Found:
+    """Send a signal after so many seconds, and wait for the end."""
+    result, log = place / "result", place / "said"
+    process = start(arguments, result, log)
+    wait_until_ready(process)
+    time.sleep(after)
+    began = time.monotonic()
+    if process.poll() is None:
+        os.killpg(process.pid, number) if whole else process.send_signal(number)
+    code = process.wait(timeout=120)
+    while members(process.pid) and time.monotonic() - began < 60:
+        time.sleep(0.05)
+    told = [path.read_text(errors="replace") for path in (result, log)]
+    return Found(code, *told, time.monotonic() - began)
+
+
+def members(group: int) -> list[int]:
+    """Processes of a group that are alive."""
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, pgid, state in rows if int(pgid) == group and not state.startswith("Z")]
+
+
+def wrong(found: Found, number: signal.Signals, end: str) -> str:
+    """What is wrong with an end; empty where all is well."""
+    if "Traceback" in found.said or "Exception ignored" in found.said:
+        return "traceback"
+    if found.code in (0, -number):  # it was faster; in its last instant Python is ended by the signal itself
+        return "" if end in found.result else "no result"
+    if found.code != CODES[number]:
+        return f"exit code {found.code}"
+    return "" if found.said.count(STOPPED) == 1 else "not one sentence"
+
+
+def main() -> None:
+    """Interrupt, and say what happened."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--moments", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--load", type=int, default=1, help="processes that keep the machine busy meanwhile")
+    parser.add_argument("--only", choices=COMMANDS)
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
+    bad = 0
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            prepare(folder)
+            names = [options.only] if options.only else list(COMMANDS)
+            longest = {name: spaceform(*command(name, folder, "whole"), "--quiet") for name in names}
+            print("to the end:", ", ".join(f"{name} {seconds:.0f} s" for name, seconds in longest.items()))
+            for moment in range(options.moments):
+                name = names[moment % len(names)]
+                after = longest[name] * draw.random()
+                number = draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
+                whole = number == signal.SIGINT or draw.random() < 0.5
+                arguments = command(name, folder, str(moment))
+                found = interrupt(arguments, after, number, whole, folder)
+                fault = wrong(found, number, COMMANDS[name])
+                bad += bool(fault)
+                sent = f"{number.name} to {'all' if whole else 'one'} after {after:.1f} s"
+                print(
+                    f"{moment:3} {name:8} {sent}: exit {found.code}, {found.seconds:.1f} s {fault}",
+                    flush=True,
+                )
+                if fault:
+                    print(found.said, flush=True)
+    finally:
+        for process in busy:
+            process.kill()
+    print(f"{options.moments} moments, {bad} wrong")
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

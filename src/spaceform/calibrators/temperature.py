@@ -1,0 +1,63 @@
+"""One temperature for all examples."""
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spaceform.calibrators._fit import Examples, fit_inverse_temperature
+from spaceform.calibrators.base import Calibrator
+from spaceform.heads.base import log_mean_softmax
+
+
+@final
+class TemperatureScaling(Calibrator):
+    """softmax(ℓ/T) with one T (Guo et al. 2017).
+
+    T is the minimiser to 1e-7 (float64 logits) or 1e-5 (float32), relatively, sought within a factor 1000 of
+    the spread of the logits.
+
+    Where every example is right the loss falls for ever as T → 0, and N right answers support no certainty:
+    Laplace's rule of succession leaves the next one a chance of 1/(N + 2) to be wrong. T is then lowered only
+    until the mean probability of the wrong classes is that, and stays 1 where it is no more already.
+
+    With `prior_spread` s, log T has the prior N(0, s²) instead: minimised is the summed loss plus
+    (log T)²/2s², which few examples cannot move far from T = 1.
+    """
+
+    name = "temperature"
+    shapes = {"inverse_temperature": 0}  # noqa: RUF012
+    inverse_temperature: Tensor
+
+    def __init__(self, temperature: float | None = None, *, prior_spread: float | None = None) -> None:
+        super().__init__()
+        for option, value in {"temperature": temperature, "prior_spread": prior_spread}.items():
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{option} must be positive and finite, got {value!r}")
+        self.prior_spread = prior_spread
+        if temperature is not None:
+            self.inverse_temperature = torch.tensor(1 / temperature, dtype=torch.float64)
+
+    @property
+    def temperature(self) -> float:
+        """T; it exists once the calibrator is fitted."""
+        return 1 / self.inverse_temperature.item()
+
+    def _fit(self, examples: Examples, confidence: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
+        β = fit_inverse_temperature(examples, self.prior_spread)
+        return {"inverse_temperature": torch.tensor(β, dtype=torch.float64)}
+
+    def _log_probs(
+        self,
+        L: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
+    ) -> Float[Tensor, "batch classes"]:
+        return log_mean_softmax(L * self.inverse_temperature.to(L))
+
+    def _fault(self) -> str | None:
+        positive = bool(self.inverse_temperature > 0)
+        return (
+            None if positive else f"inverse_temperature is {self.inverse_temperature.item():g}, not positive"
+        )

@@ -1,0 +1,107 @@
+"""Ctrl-C and SIGTERM, at any moment, end a command in one sentence.
+
+The first signal raises `KeyboardInterrupt`, so that processes are stopped and files are closed on the way
+out. Where an exception would be swallowed or changed (inside an import or a finaliser), and at the second
+signal, the command leaves at once instead. That is safe: what is on disk is whole at every moment.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+STOPPED = "stopped; the same command goes on from the last checkpoint"
+_PATIENCE = 10  # seconds that stopping processes and closing files may take
+_SHOW_CURSOR = "\x1b[?25h"  # a live table hides it
+
+_received: list[int] = []
+_process: list[int] = []
+
+
+def received() -> bool:
+    """Whether the command was told to stop."""
+    return bool(_received)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Inside, an interrupt ends the program in one sentence, with exit code 130 (143 for SIGTERM)."""
+    _process[:] = [os.getpid()]
+    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    for one in signals:
+        signal.signal(one, _stop)
+    sys.unraisablehook = _unraisable
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt) and not _received:
+            raise
+        _stop_children()
+        _say()
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # Python's own end may take its time
+        sys.exit(_code())
+    finally:
+        for one in signals:  # Python's own end is not interrupted by Python code
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if os.getpid() not in _process:  # a copy of this process, which its parent stops
+        if number == signal.SIGTERM:
+            os._exit(128 + number)
+        return
+    first = not _received
+    _received.append(number)
+    if not first or _importing(frame):
+        _leave()
+    if "logging" in sys.modules:  # libraries log what they meet on the way out
+        sys.modules["logging"].disable()
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGALRM, _leave)
+        signal.alarm(_PATIENCE)
+    raise KeyboardInterrupt
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether an import is under way: the start of a compiled module may make a crash of an exception."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _unraisable(args: Any) -> None:
+    """An exception in a finaliser goes no further: the interrupt would be lost."""
+    if _received:
+        _leave()
+    sys.__unraisablehook__(args)
+
+
+def _leave(*_: object) -> NoReturn:
+    with suppress(Exception):
+        _stop_children()
+        _say()
+    os._exit(_code())
+
+
+def _stop_children() -> None:
+    if "multiprocessing" in sys.modules:
+        for child in sys.modules["multiprocessing"].active_children():
+            child.kill()
+
+
+def _say() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    cursor = _SHOW_CURSOR if os.isatty(2) else ""
+    os.write(2, f"{cursor}error: {STOPPED}\n".encode())
+
+
+def _code() -> int:
+    return 128 + (_received[0] if _received else signal.SIGINT)

@@ -1,0 +1,194 @@
+"""The commands of one run: train, evaluate, predict, embed, export. Arguments in, calls out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spaceform.cli import verbosity
+from spaceform.messages import counted
+
+Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILES",
+        help="Images, folders of images, or one file of arrays: .npz with X, .npy, .parquet, .csv.",
+    ),
+]
+Chosen = Annotated[
+    str,
+    typer.Option(
+        "--calibrator",
+        help="auto (the best on the validation split, once the run is evaluated), none, temperature, "
+        "norm_aware_temperature, vector, isotonic.",
+    ),
+]
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.1; repeatable."
+    ),
+]
+Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (train, evaluate, predict, embed, export):
+        app.command()(command)
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A name (mnist/vmf, digits/cosine) or a .toml file.")
+    ],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
+    settings: Settings = None,
+    devices: Devices = 1,
+    nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
+    accelerator: Accelerator = "auto",
+    workers: Workers = 0,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
+    ] = None,
+) -> None:
+    """Train one run; killed at any moment, the same command goes on and ends at the same bits.
+
+    Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
+    """
+    from spaceform.run.progress import ProgressPrinter, duration
+    from spaceform.run.recipe import load
+    from spaceform.run.train import train as run_training
+
+    finished = (out / "result.json").exists()
+    with ProgressPrinter(verbosity.progress_file(), every=verbosity.seconds_between(5.0)) as printer:
+        run = run_training(
+            load(recipe, settings or ()),
+            out,
+            devices=devices,
+            nodes=nodes,
+            accelerator=accelerator,
+            workers=workers,
+            log=log or (),
+            listener=printer,
+        )
+    result = run.result
+    typer.echo(
+        f"{out}: {'already finished' if finished else 'finished'} after {counted(result['epochs'], 'epoch')} "
+        f"({duration(result['seconds'])}); "
+        f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
+    )
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
+    workers: Workers = 0,
+) -> None:
+    """Measure a run on its test split; writes metrics.json and outputs.npz into its folder.
+
+    Example: spaceform evaluate runs/vmf-1
+    """
+    from spaceform.run.evaluate import evaluate as measure
+
+    found = measure(run, device=device, workers=workers)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            for part, inner in value.items():
+                typer.echo(f"{f'{name}.{part}':36} {_brief(inner)}")
+        else:
+            typer.echo(f"{name:36} {_brief(value)}")
+    typer.echo(f"written: {run / 'metrics.json'}, {run / 'outputs.npz'}")
+
+
+def predict(
+    run: Finished,
+    sources: Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .csv or .parquet file.")],
+    top: Annotated[int, typer.Option(help="How many classes an item gets.", min=1)] = 1,
+    reject: Annotated[
+        float | None, typer.Option(help="Mark what is less probable than this, for a human.", min=0, max=1)
+    ] = None,
+    calibrator: Chosen = "auto",
+) -> None:
+    """Classify new data: class, calibrated probability and confidence of every item.
+
+    Example: spaceform predict runs/vmf-1 photos/ --reject 0.9 --top 3 -o predictions.csv
+    """
+    from spaceform.run.finished import Run
+    from spaceform.run.predict import predict as classify
+    from spaceform.run.predict import write_table
+
+    _ends_in(out, ".csv", ".parquet")
+    found = classify(Run.load(run), sources, calibrator=None if calibrator == "none" else calibrator)
+    table = found.table(top=top, reject=reject)
+    write_table(table, out)
+    kept = "" if reject is None else f"; {int(table['reject'].sum()):,} of them for a human"
+    typer.echo(f"{out}: {counted(len(table), 'item')}{kept}")
+
+
+def embed(
+    run: Finished,
+    sources: Sources,
+    out: Annotated[Path, typer.Option("--out", "-o", help="An .npz or .parquet file.")],
+) -> None:
+    """Embed new data, for search and for other models.
+
+    The output has `embedding`, `confidence` and `item`; compare embeddings by the geometry that is printed.
+
+    Example: spaceform embed runs/vmf-1 photos/ -o embeddings.npz
+    """
+    from spaceform.run.finished import Run
+    from spaceform.run.predict import predict as classify
+    from spaceform.run.predict import write_embeddings
+
+    _ends_in(out, ".npz", ".parquet")
+    loaded = Run.load(run)
+    found = classify(loaded, sources, calibrator=None)
+    write_embeddings(found, out)
+    items, dim = found.embedding.shape
+    geometry = type(loaded.model.head.geometry).__name__
+    typer.echo(f"{out}: {counted(items, 'embedding')} of dimension {dim}, to be compared by {geometry}")
+
+
+def export(
+    run: Finished,
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that ends in .onnx or .pt2 (torch.export).")
+    ],
+    calibrator: Chosen = "auto",
+    draws: Annotated[int, typer.Option(help="Fixed draws of a stochastic head; even.", min=2)] = 64,
+) -> None:
+    """Write net, head and calibrator as one graph: probabilities, confidence and embedding.
+
+    What was written is read back and compared with the run before the command ends.
+
+    Example: spaceform export runs/vmf-1 model.onnx
+    """
+    from spaceform.run.export import export as write
+    from spaceform.run.finished import Run
+
+    loaded = Run.load(run)
+    write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
+    if calibrator == "auto":
+        calibrator = loaded.best_calibrator or "none"
+    shape = ", ".join(map(str, ("batch", *loaded.input_shape)))
+    scale = " of 0 to 1" if len(loaded.input_shape) == 3 else ""
+    typer.echo(
+        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding; calibrator: {calibrator}"
+    )
+
+
+def _ends_in(path: Path, *endings: str) -> None:
+    if path.suffix not in endings:
+        raise ValueError(f"the output must end in {' or '.join(endings)}, got {str(path)!r}")
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_brief(inner)}" for name, inner in value.items())
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

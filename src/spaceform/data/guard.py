@@ -1,0 +1,58 @@
+"""Looked at before a file is opened: what kind of file it is, and whether its content fits in memory."""
+
+import os
+import stat
+from pathlib import Path
+
+from spaceform.data.dataset import DataError
+
+SHARE = 0.5
+"""Of the machine's memory: what unpacks to more is refused."""
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no plain file: a pipe would wait for ever, a device may never end.
+
+    A link counts as what it leads to.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; put the file back, or correct the path.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); replace or remove it.") from None
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no plain file")
+        raise DataError(f"{path} is {kind}, not a plain file; remove it, or give the file itself.")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def require_room(size: int, path: Path) -> None:
+    """Refuse content of so many bytes where that is more than a share of the machine's memory."""
+    room = SHARE * memory()
+    if size > room:
+        raise DataError(
+            f"{path} unpacks to {size / 2**30:.1f} GiB, and at most {room / 2**30:.1f} GiB "
+            f"({SHARE:.0%} of this machine's memory) are read at once; keep fewer rows or columns."
+        )
+
+
+def memory() -> int:
+    """The bytes of memory that this process may use: the machine's, or its container's."""
+    try:
+        most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # a system that does not say
+        return 2**63
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+    except OSError:
+        return most
+    return min(most, int(limit)) if limit.isdigit() else most

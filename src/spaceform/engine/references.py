@@ -1,0 +1,235 @@
+"""What people would use instead of a head, chosen on the same held-out rows with as many trials.
+
+Logistic regression on standardised features, k nearest neighbours, and for tables histogram gradient
+boosting. Where three folds take turns, a setting's loss is that of all held-out rows; then the model is
+fitted on all rows that are not for testing. Each gives probabilities of all classes, and what was tried.
+
+For retrieval the reference needs no fit: the features as they came in, compared by their cosine.
+"""
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestNeighbors
+
+from spaceform.engine.fit import Part, Rows
+from spaceform.engine.search import joined
+
+Array = NDArray[np.float64]
+
+_FLOOR = 1e-6
+"""A probability is never taken for less: a tree's leaf or k neighbours without a class are not proof."""
+
+_RISES = 3
+"""So many losses above the lowest, one after the other, end a search along a valley."""
+
+_MOST_NEIGHBOURS = 100
+
+REFERENCES = ("logistic", "neighbours", "boosting")
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a reference, and its held-out loss."""
+
+    options: dict[str, Any]
+    nll: float
+    accuracy: float
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Reference:
+    """A chosen reference: probabilities of the rows it was asked for."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    best: Setting
+    held_out_probabilities: Array
+    """Of the held-out rows of all parts, part after part, by models that did not see them."""
+    probabilities: Array
+    """Of the rows asked for."""
+    fit_seconds: float
+    """Of the chosen model alone."""
+    predict_seconds: float
+
+
+def reference(
+    name: str, parts: Sequence[Part], x: torch.Tensor, *, classes: int, trials: int = 16, seed: int = 0
+) -> Reference:
+    """Choose the setting of `name` on `parts`; predict `x`, features as they came in.
+
+    Settings run from simple to complex. Where the loss falls and then rises along them, as it does along C,
+    the search ends when it has risen three times in a row.
+    """
+    kind = _KINDS[name]
+    y = np.concatenate([part.held_out.y.numpy() for part in parts])
+    w = np.concatenate([part.held_out.weight.numpy() for part in parts])
+    families = [kind.family(part.train, classes, seed) for part in parts]
+    held_out = [_x(part.held_out) for part in parts]
+    settings: list[Setting] = []
+    best, best_p = 0, np.empty((0, classes))
+    for options in kind.settings(trials, parts):
+        started = time.perf_counter()
+        p = np.concatenate([f.predict(h, **options) for f, h in zip(families, held_out, strict=True)])
+        right = float(np.average(p.argmax(1) == y, weights=w))
+        nll = float(np.average(-np.log(p[np.arange(len(y)), y]), weights=w))
+        settings.append(Setting(options, nll, right, time.perf_counter() - started))
+        if nll <= settings[best].nll:
+            best, best_p = len(settings) - 1, p
+        if kind.one_valley and len(settings) - 1 - best >= _RISES:
+            break
+    whole = _whole(parts)
+    started = time.perf_counter()
+    chosen = kind.family(whole.train, classes, seed)
+    chosen.predict(whole.inputs(x[:1]).numpy(), **settings[best].options)
+    fitted = time.perf_counter()
+    probabilities = chosen.predict(whole.inputs(x).numpy(), **settings[best].options)
+    ended = time.perf_counter()
+    times = fitted - started, ended - fitted
+    return Reference(name, tuple(settings), settings[best], best_p, probabilities, *times)
+
+
+def _whole(parts: Sequence[Part]) -> Part:
+    """All rows that are not for testing: as a run on features is trained in the end."""
+    raw = [_raw(part.held_out, part) for part in parts]
+    if len(parts) == 1:  # of folds, those held out are all the rows there are
+        raw.append(_raw(parts[0].train, parts[0]))
+    rows = reduce(joined, raw)
+    return Part.of(rows, rows)
+
+
+def _x(rows: Rows) -> NDArray[Any]:
+    x: NDArray[Any] = rows.x.numpy()
+    return x
+
+
+def _raw(rows: Rows, part: Part) -> Rows:
+    inverse = part.inputs.inverse
+    x = rows.x / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
+    return Rows(x, rows.y, rows.weight)
+
+
+def _spread(p: NDArray[Any], labels: NDArray[Any], classes: int) -> Array:
+    """Probabilities of all classes, also of those without a training row, none of them zero."""
+    full = np.full((len(p), classes), _FLOOR)
+    full[:, labels] = np.maximum(p, _FLOOR)
+    whole: Array = full / full.sum(1, keepdims=True)
+    return whole
+
+
+class _Family(ABC):
+    """All settings of a reference on the same training rows; what one setting computed may serve the next."""
+
+    def __init__(self, rows: Rows, classes: int, seed: int) -> None:
+        self.x, self.y, self.weight = _x(rows), rows.y.numpy(), rows.weight.numpy()
+        self.classes, self.seed = classes, seed
+        self.fitted: dict[str, Any] | None = None
+
+    @abstractmethod
+    def predict(self, x: NDArray[Any], **options: Any) -> Array: ...
+
+
+class _Sklearn(_Family):
+    """A family of scikit-learn's classifiers; fitted once for every setting."""
+
+    @abstractmethod
+    def _model(self, **options: Any) -> Any: ...
+
+    def predict(self, x: NDArray[Any], **options: Any) -> Array:
+        if self.fitted != options:
+            self.model = self._model(**options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                self.model.fit(self.x, self.y, sample_weight=self.weight)
+            self.fitted = options
+        return _spread(self.model.predict_proba(x), self.model.classes_, self.classes)
+
+
+@final
+class _Logistic(_Sklearn):
+    """Each C starts from the solution of the one before."""
+
+    def _model(self, **options: Any) -> Any:
+        if self.fitted is not None:
+            return self.model.set_params(**options)
+        return LogisticRegression(max_iter=300, warm_start=True, random_state=self.seed, **options)
+
+
+@final
+class _Boosting(_Sklearn):
+    def _model(self, **options: Any) -> Any:
+        return HistGradientBoostingClassifier(
+            max_iter=300,
+            early_stopping=len(self.x) >= 500,
+            validation_fraction=0.1,
+            n_iter_no_change=10,
+            random_state=self.seed,
+            **options,
+        )
+
+
+@final
+class _Neighbours(_Family):
+    """The nearest rows are looked up once for every metric and every x."""
+
+    def predict(self, x: NDArray[Any], **options: Any) -> Array:
+        near = self._near(x, options["metric"])[:, : options["k"]]
+        votes = np.zeros((len(x), self.classes))
+        np.add.at(votes, (np.arange(len(x))[:, None], self.y[near]), self.weight[near])
+        # As if one more neighbour were shared by all classes: a class without a vote is not impossible.
+        return (votes + 1 / self.classes) / (votes.sum(1, keepdims=True) + 1)
+
+    def _near(self, x: NDArray[Any], metric: str) -> NDArray[np.intp]:
+        key = {"x": x, "metric": metric}
+        if self.fitted is None or self.fitted["x"] is not x or self.fitted["metric"] != metric:
+            most = min(_MOST_NEIGHBOURS, len(self.x))
+            found = NearestNeighbors(n_neighbors=most, metric=metric).fit(self.x)
+            self.nearest: NDArray[np.intp] = found.kneighbors(x, return_distance=False)
+            self.fitted = key
+        return self.nearest
+
+
+def _logistic_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:  # noqa: ARG001
+    return [{"C": float(C)} for C in np.geomspace(1e-3, 1e2, trials)]
+
+
+def _neighbour_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    most = min(_MOST_NEIGHBOURS, *(len(part.train) for part in parts))
+    ks = sorted({round(k) for k in np.geomspace(1, most, max(1, trials // 2))})
+    return [{"k": k, "metric": metric} for metric in ("cosine", "euclidean") for k in ks]
+
+
+def _boosting_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:  # noqa: ARG001
+    """Four: a trial costs as much as many of a head's, and they differ little."""
+    grid = [{"learning_rate": rate, "max_leaf_nodes": leaves} for leaves in (31, 15) for rate in (0.1, 0.05)]
+    return grid[: max(1, trials)]
+
+
+@final
+@dataclass(frozen=True)
+class _Kind:
+    settings: Callable[[int, Sequence[Part]], list[dict[str, Any]]]
+    family: Callable[[Rows, int, int], _Family]
+    one_valley: bool
+    """Whether the loss falls and then rises along the settings."""
+
+
+_KINDS = {
+    "logistic": _Kind(_logistic_settings, _Logistic, True),
+    "neighbours": _Kind(_neighbour_settings, _Neighbours, False),
+    "boosting": _Kind(_boosting_settings, _Boosting, False),
+}

@@ -1,0 +1,147 @@
+"""What a search tries: the same nets and rates for every head, and the head's own options beside them.
+
+Candidate i has the same net, dropout, rates, batch and epochs whatever the head; only its options differ.
+The first is the best guess, and what is used where nothing is searched.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spaceform.engine.candidate import Candidate
+from spaceform.heads import HEADS, Choice, Head, LogUniform, StochasticHead, Uniform
+from spaceform.heads.declaration import Range
+
+NARROW, WIDE = 100, 1000
+"""Fewer features than the first are a table's, whose columns each mean something; past the second a
+projection has more parameters than the rows can teach it."""
+
+_Net = tuple[tuple[int, ...], int | None, float, float, float, int]
+
+# Hidden layers, dim, dropout, lr, weight decay, pieces. The first eight cover the kinds of net.
+_TABLE: list[_Net] = [
+    ((256, 256), None, 0.1, 3e-3, 0.0, 8),
+    ((256, 256), None, 0.1, 3e-3, 0.0, 0),
+    ((512, 512), None, 0.3, 3e-3, 0.01, 8),
+    ((), None, 0.0, 1e-2, 0.0, 0),
+    ((256,), None, 0.3, 3e-3, 0.01, 8),
+    ((256, 256), 16, 0.0, 1e-3, 0.0, 0),
+    ((), 32, 0.1, 3e-3, 0.0, 8),
+    ((512, 512), None, 0.1, 1e-3, 0.1, 8),
+    ((256, 256, 256), None, 0.2, 1e-3, 0.0, 16),
+    ((128,), 16, 0.0, 1e-2, 0.0, 0),
+    ((384, 384, 384), None, 0.2, 3e-3, 0.01, 0),
+    ((64,), None, 0.3, 1e-2, 0.1, 4),
+    ((256, 256), 32, 0.2, 1e-2, 0.0, 0),
+    ((128, 128), None, 0.5, 3e-3, 0.1, 8),
+    ((), None, 0.1, 3e-2, 0.1, 0),
+    ((512, 512), 64, 0.5, 3e-3, 0.0, 16),
+]
+_EMBEDDINGS: list[_Net] = [
+    ((), 256, 0.3, 1e-3, 0.0, 0),
+    ((), None, 0.5, 3e-3, 0.0, 0),
+    ((512,), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.3, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 1e-3, 0.01, 0),
+    ((512,), 256, 0.5, 3e-3, 0.0, 0),
+    ((), 128, 0.3, 3e-3, 0.01, 0),
+    ((), None, 0.7, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 3e-3, 0.0, 0),
+    ((256,), None, 0.3, 1e-3, 0.01, 0),
+    ((), None, 0.3, 3e-3, 0.1, 0),
+    ((512, 512), 256, 0.5, 1e-3, 0.0, 0),
+    ((), 384, 0.3, 1e-3, 0.1, 0),
+    ((), None, 0.1, 1e-2, 0.1, 0),
+    ((), 128, 0.5, 1e-3, 0.0, 0),
+    ((), 256, 0.3, 3e-4, 0.0, 0),
+]
+_WIDE_FEATURES: list[_Net] = [
+    ((), None, 0.5, 3e-3, 0.0, 0),
+    ((), None, 0.5, 1e-2, 0.0, 0),
+    ((), 256, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.3, 3e-3, 0.1, 0),
+    ((), None, 0.7, 3e-3, 0.0, 0),
+    ((256,), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.7, 1e-2, 0.01, 0),
+    ((), 512, 0.7, 1e-3, 0.0, 0),
+    ((), None, 0.5, 5e-3, 0.1, 0),
+    ((), None, 0.3, 1e-3, 0.0, 0),
+    ((), 256, 0.7, 3e-3, 0.01, 0),
+    ((), None, 0.5, 3e-3, 1.0, 0),
+    ((), None, 0.8, 5e-3, 0.0, 0),
+    ((), 128, 0.5, 1e-3, 0.0, 0),
+    ((), None, 0.1, 3e-3, 0.0, 0),
+    ((512,), 256, 0.7, 3e-3, 0.01, 0),
+]
+
+
+def space(
+    head: str,
+    features: int,
+    classes: int,
+    rows: int,
+    *,
+    size: int = 16,
+    searched: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Candidate]:
+    """At least one candidate, at most `size`: every head gets as many.
+
+    `searched` has the head's own options and their values, the default first; None: what the head declares.
+    """
+    nets = _TABLE if features < NARROW else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
+    nets = nets + [
+        _varied(net, 1 + i // len(nets)) for i, net in enumerate(nets * (-(-size // len(nets)) - 1))
+    ]
+    kind = HEADS[head]
+    choices = _declared(kind) if searched is None else searched
+    fixed = {"samples": 1} if issubclass(kind, StochasticHead) else {}  # one draw trains as well as ten
+    batch = min(256, max(32, rows // 48))
+    steps = 1000 if features < WIDE else 700
+    epochs = min(60, max(15, round(steps * batch / rows)))
+    return [
+        Candidate(
+            hidden=hidden,
+            dim=dim if dim is None or hidden or pieces else min(dim, max(2, features, classes)),
+            pieces=pieces,
+            dropout=dropout,
+            lr=lr,
+            weight_decay=decay,
+            batch_size=batch,
+            epochs=epochs,
+            options=fixed | _options(choices, i),
+        )
+        for i, (hidden, dim, dropout, lr, decay, pieces) in enumerate(nets[:size])
+    ]
+
+
+def _declared(head: type[Head]) -> dict[str, Sequence[Any]]:
+    """The options that a head declares for a search, each with the middle and the ends of its range."""
+    return {name: _values(found) for name, found in head.searched.items()}
+
+
+def _values(found: Range) -> tuple[Any, ...]:
+    match found:
+        case LogUniform(low, high):
+            return math.sqrt(low * high), low, high
+        case Uniform(low, high):
+            return (low + high) / 2, low, high
+        case Choice(values):
+            return values
+
+
+def _varied(net: _Net, round_: int) -> _Net:
+    """The same net at other rates, for searches beyond the list."""
+    hidden, dim, dropout, lr, decay, pieces = net
+    rate = lr * (0.5 if round_ % 2 else 2.0)
+    return hidden, dim, min(0.8, dropout + 0.1 * round_), rate, decay, pieces
+
+
+def _options(choices: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:
+    """Defaults for every other candidate; the others take turns through the values, one option faster."""
+    if i % 2 == 0:
+        return {name: values[0] for name, values in choices.items()}
+    turn, found = i // 2 + 1, {}
+    for name, values in choices.items():
+        found[name] = values[turn % len(values)]
+        turn //= len(values)
+    return found

@@ -1,0 +1,232 @@
+"""Nets for features: standardisation, then a scale of every feature, a projection, or hidden layers."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, final
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from spaceform._value import Natural, Width
+from spaceform.nets.options import NetOptions
+
+_NORM = 3.0
+"""Root mean square of ‖z‖ at the start. Larger, and Euclidean and hyperbolic logits start as loud noise."""
+
+_SOFT = 3.0
+"""Standardised features are bounded by this, softly, where they are also given in pieces."""
+
+
+@final
+class FeaturesOptions(NetOptions):
+    """`FeaturesNet`, for rows of numbers: what the engine for features trains."""
+
+    name: Literal["features"] = "features"
+    hidden: tuple[Width, ...] = ()
+    """Units of the hidden layers; none: the embedding is linear in the features."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of features, or of hidden units where there are hidden layers, left out in training."""
+    pieces: Natural = 0
+    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
+    projected: bool = True
+    """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
+    `dim` is their number, pieces included.
+    """
+
+    def build(self, input_shape: Sequence[int]) -> "FeaturesNet":
+        """The net; mean and spread of the features are not known yet."""
+        features = torch.Size(input_shape).numel()
+        width = features * (1 + self.pieces)
+        if not (self.projected or self.hidden) and self.dim != width:
+            raise ValueError(
+                f"net.projected=false keeps the {width} features as they are, but net.dim is {self.dim}; "
+                f"set net.dim={width}, or net.projected=true"
+            )
+        body = FeatureBody(
+            features,
+            self.dim,
+            self.hidden,
+            pieces=self.pieces,
+            dropout=self.dropout,
+            projected=self.projected,
+        )
+        return FeaturesNet(Standardised(features), body)
+
+
+@final
+class Standardised(nn.Module):
+    """(x − mean)/spread of each feature, as the training rows have them; constant features become 0."""
+
+    mean: Tensor
+    inverse: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("inverse", torch.ones(features))
+
+    @torch.no_grad()
+    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> "Standardised":
+        """Take mean and spread of the rows, each with its weight; then work in their type."""
+        w, x = (weight.double() / weight.double().sum()), x.double()
+        mean = w @ x
+        spread = (w @ (x - mean).square()).sqrt()
+        constant = (spread <= 1e-7 * mean.abs()) | (spread == 0)
+        self.to(weight.dtype)
+        self.mean.copy_(mean)
+        self.inverse.copy_(spread.masked_fill(constant, torch.inf).reciprocal())
+        return self
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return (x - self.mean) * self.inverse
+
+
+@final
+class Scaled(nn.Module):
+    """Each feature times its own weight, plus an offset: an embedding as wide as the features.
+
+    For thousands of features and not many more examples: a projection on a few hundred coordinates loses
+    what the minor principal axes say, and one on as many as there are features learns the noise.
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        return torch.addcmul(self.bias, x, self.weight)
+
+
+@final
+class Pieces(nn.Module):
+    """Each feature, softly bounded, and how far it has come through each of `pieces` parts of its range.
+
+    Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
+    layer can then give each feature a curve of its own (Gorishniy et al. 2022, piecewise linear encoding).
+    """
+
+    edges: Tensor
+
+    def __init__(self, features: int, pieces: int) -> None:
+        super().__init__()
+        self.width = features * (1 + pieces)
+        self.register_buffer("edges", torch.zeros(features, pieces + 1))
+
+    @torch.no_grad()
+    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> None:
+        """Take the quantiles of these rows."""
+        ordered, order = x.sort(dim=0)
+        reached = weight[order].double().cumsum(0)
+        levels = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64, device=x.device)
+        for j in range(x.shape[1]):
+            column = reached[:, j].contiguous()
+            at = torch.searchsorted(column, levels * column[-1]).clamp_max(len(x) - 1)
+            self.edges[j] = ordered[at, j]
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
+        low, size = self.edges[:, :-1], self.edges.diff(dim=1)
+        inverse = size.masked_fill(size == 0, torch.inf).reciprocal()
+        progress = ((x[:, :, None] - low) * inverse).clamp(0, 1)
+        return torch.cat([x * (1 + (x / _SOFT).square()).rsqrt(), progress.flatten(1)], dim=1)
+
+
+@final
+class Dropout(nn.Module):
+    """Leaves out a share, to 1/256, of the numbers while training; a random byte a number, eight a draw.
+
+    The draws come from `generator`, which the training loop lends.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+        self.generator: torch.Generator | None = None
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
+        kept = max(1, round(256 * (1 - self.share)))
+        if not self.training or kept == 256:
+            return x
+        draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
+        draws.random_(-(2**63), None, generator=self.generator)  # all 64 bits
+        mask = draws.view(torch.uint8)[: x.numel()].view(x.shape) < kept
+        return x * mask * (256 / kept)
+
+    def extra_repr(self) -> str:
+        return f"share={self.share:g}"
+
+
+@final
+class FeaturesNet(nn.Module):
+    """Features as they come in, embeddings out."""
+
+    def __init__(self, inputs: Standardised, body: "FeatureBody") -> None:
+        super().__init__()
+        self.inputs, self.body = inputs, body
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        return self.body(self.inputs(x))
+
+
+@final
+class FeatureBody(nn.Module):
+    """Standardised features in, embeddings out.
+
+    `prepare` looks at training rows before training. It takes their quantiles, if features are given in
+    pieces, and sets a constant factor with which embeddings start with a norm of about 3.
+    """
+
+    factor: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        dim: int,
+        hidden: Sequence[int] = (),
+        *,
+        pieces: int = 0,
+        dropout: float = 0.0,
+        projected: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.pieces = Pieces(features, pieces) if pieces else None
+        width = features if self.pieces is None else self.pieces.width
+        self.body = _layers(width, dim, hidden, dropout, projected)
+        self.register_buffer("factor", torch.ones(()))
+
+    @torch.no_grad()
+    def prepare(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> Float[Tensor, "n dim"]:
+        """Set quantiles and factor; gives the embeddings of these rows."""
+        self.eval()
+        if self.pieces is not None:
+            self.pieces.fit(x, weight)
+        z = self(x)
+        size = torch.linalg.vector_norm(z, dim=1).square().mean().sqrt()
+        factor = torch.where(size > 0, _NORM / size, torch.ones_like(size))
+        self.factor.mul_(factor)
+        return z * factor
+
+    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        return self.body(x if self.pieces is None else self.pieces(x)) * self.factor
+
+    def lend(self, generator: torch.Generator | None) -> None:
+        """The source of randomness of every dropout; None takes it back."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.generator = generator
+
+
+def _layers(width: int, dim: int, hidden: Sequence[int], dropout: float, projected: bool) -> nn.Module:
+    if not hidden and not projected:
+        return nn.Sequential(Dropout(dropout), Scaled(width))
+    layers: list[nn.Module] = []
+    for units in hidden:
+        # A bias before batch norm would be subtracted again.
+        layers += [nn.Linear(width, units, bias=False), nn.BatchNorm1d(units), nn.ReLU(), Dropout(dropout)]
+        width = units
+    last = nn.Linear(width, dim)
+    nn.init.orthogonal_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*(layers or [Dropout(dropout)]), last)

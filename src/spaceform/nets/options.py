@@ -1,0 +1,38 @@
+"""What a recipe says about a net: every net has options of its own, and builds itself from them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import nn
+
+from spaceform._value import Value, Width
+
+
+class NetOptions(Value, ABC):
+    """A base: the name that chooses the net, the dimension of the embedding, and how to build it."""
+
+    name: str
+    dim: Width
+
+    @abstractmethod
+    def build(self, input_shape: Sequence[int]) -> nn.Module:
+        """The net, for inputs of `input_shape`: (channels, height, width) or (features,)."""
+
+    def without_weights(self) -> "NetOptions":
+        """The same net started at random: for a net whose weights will be loaded from elsewhere."""
+        return self
+
+
+def own_names() -> list[str]:
+    """The names of the nets that have options of their own."""
+    names = [kind.model_fields["name"].default for kind in NetOptions.__subclasses__()]
+    return [name for name in names if isinstance(name, str)]
+
+
+def require_images(name: str, input_shape: Sequence[int], least: int = 1) -> None:
+    """A ValueError where the inputs are no images of `least` pixels an edge."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
+        size = f" of {least}x{least} or more" if least > 1 else ""
+        raise ValueError(
+            f"net {name!r} takes images{size}, got inputs of shape {tuple(input_shape)}; try 'projection'"
+        )

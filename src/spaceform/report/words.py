@@ -1,0 +1,43 @@
+"""Text for people: names that can be drawn, numbers, lists."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_UNDRAWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Control characters, and what is left of a name that is no valid UTF-8: no font and no file has them."""
+
+
+def readable(value: Any) -> Any:
+    """A name with � for every character that cannot be written; lists and dicts with such names inside.
+
+    Every name from outside (of a class, a folder, a run, a command) passes here when the report reads it.
+    """
+    match value:
+        case str():
+            return _UNDRAWABLE.sub("\ufffd", value)
+        case dict():
+            return {readable(key): readable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return type(value)(map(readable, value))
+        case _:
+            return value
+
+
+def number(value: float) -> str:
+    """Three significant digits and no exponent: 0.0135, 1.35, 1,350."""
+    if not math.isfinite(value):
+        return "—"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, digits):,.{max(digits, 0)}f}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def capital(text: str) -> str:
+    """The first letter large, as a sentence begins; vMF stays vMF."""
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]

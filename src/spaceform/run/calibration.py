@@ -1,0 +1,75 @@
+"""The calibrators of a run: fitted on its validation split, one of them chosen, kept as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from spaceform.calibrators import CALIBRATORS, Calibrator, choose
+
+FILE = "calibrators.json"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Every calibrator, fitted, and the name of the one that predictions use."""
+
+    chosen: str
+    fitted: Mapping[str, Calibrator]
+
+    @classmethod
+    def fit(
+        cls,
+        logit_samples: Float[Tensor, "draws items classes"],
+        y: Int64[Tensor, " items"],
+        confidence: Float[Tensor, " items"],
+    ) -> "Calibration":
+        """Fit all of `CALIBRATORS`; `calibrators.choose` chooses."""
+        chosen = choose(logit_samples, y, confidence)
+        others = {
+            name: kind().fit(logit_samples, y, confidence)
+            for name, kind in CALIBRATORS.items()
+            if name != chosen.name
+        }
+        fitted = {chosen.name: chosen, **others}
+        return cls(chosen.name, {name: fitted[name] for name in CALIBRATORS})
+
+    def to_json(self) -> dict[str, Any]:
+        """The name of the chosen one, and the state of each."""
+        states = {
+            name: {buffer: value.tolist() for buffer, value in calibrator.state_dict().items()}
+            for name, calibrator in self.fitted.items()
+        }
+        return {"chosen": self.chosen, "calibrators": states}
+
+    @classmethod
+    def from_json(cls, value: Any, num_classes: int) -> "Calibration":
+        """What `to_json` gave; a ValueError says what is wrong with anything else."""
+        if not isinstance(value, dict) or set(value) != {"chosen", "calibrators"}:
+            raise ValueError("it must be an object with the keys chosen and calibrators")
+        chosen, states = value["chosen"], value["calibrators"]
+        if not isinstance(states, dict) or chosen not in (list(states) or [None]):
+            raise ValueError(f"the chosen calibrator {chosen!r} is not among its calibrators")
+        return cls(chosen, {name: _calibrator(name, state, num_classes) for name, state in states.items()})
+
+
+def _calibrator(name: str, state: Any, num_classes: int) -> Calibrator:
+    if name not in CALIBRATORS:
+        raise ValueError(f"unknown calibrator {name!r}; known are {', '.join(CALIBRATORS)}")
+    calibrator = CALIBRATORS[name]()
+    if not isinstance(state, dict) or set(state) != set(calibrator.shapes):
+        raise ValueError(f"{name} must have {' and '.join(calibrator.shapes)}, and nothing else")
+    calibrator.load_state_dict({buffer: _numbers(name, buffer, value) for buffer, value in state.items()})
+    calibrator(torch.zeros(1, 1, num_classes), torch.ones(1))  # refuses another number of classes
+    return calibrator.eval()
+
+
+def _numbers(name: str, buffer: str, value: Any) -> Tensor:
+    try:
+        return torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, RecursionError, OverflowError):
+        raise ValueError(f"{buffer} of {name} does not hold numbers") from None

@@ -1,0 +1,56 @@
+"""The one prediction of a run: a head and a calibrator, from embeddings to probabilities.
+
+`evaluate`, `Run.predict_proba`, `spaceform predict` and exported graphs all use it, so that an item has the
+same probabilities everywhere.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from spaceform.calibrators import Calibrator
+from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
+
+_NUMBERS = 2**20
+"""Logits of a block: a stochastic head has many draws of many classes."""
+
+
+@final
+class Predictor(nn.Module):
+    """Embeddings in; probabilities and confidence out. Without a calibrator, probabilities as trained.
+
+    Stochastic heads predict from fixed draws: the same item gives the same probabilities in every batch.
+    """
+
+    def __init__(self, head: Head, calibrator: Calibrator | None = None) -> None:
+        super().__init__()
+        self.head = head
+        self.calibrator = calibrator
+
+    def forward(
+        self, z: Float[Tensor, "batch dim"], generator: Generator | None = None
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
+        """(probabilities, confidence); with a generator the draws are random."""
+        confidence = self.head.confidence(z)
+        samples = self.head.logit_samples(z, generator=generator)
+        if self.calibrator is None:
+            return log_mean_softmax(samples).exp(), confidence
+        return self.calibrator(samples, confidence).exp(), confidence
+
+    @torch.inference_mode()
+    def predict(
+        self, z: Float[Tensor, "items dim"], generator: Generator | None = None
+    ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
+        """(probabilities, confidence) of any number of embeddings, block by block."""
+        probabilities, confidence = zip(
+            *(self(part, generator) for part in blocks(self.head, z)), strict=True
+        )
+        return torch.cat(probabilities), torch.cat(confidence)
+
+
+def blocks(head: Head, z: Float[Tensor, "items dim"]) -> tuple[Float[Tensor, "block dim"], ...]:
+    """Parts of the embeddings that fit into memory with all their draws."""
+    draws = head.draws if isinstance(head, StochasticHead) else 1
+    return z.split(max(1, _NUMBERS // (draws * head.num_classes)))

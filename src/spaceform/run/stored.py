@@ -1,0 +1,128 @@
+"""The files of a run, read by their schemas and checked against each other.
+
+`train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`, which keeps the
+digests of the recipe and of the weights: a folder that was put together of two runs is known.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from spaceform.run import files
+from spaceform.run.material import Fingerprint
+from spaceform.run.model import Model, build_model
+from spaceform.run.recipe import Recipe, RecipeError, make
+
+RECIPE, WEIGHTS, RESULT, HISTORY = "recipe.json", "model.safetensors", "result.json", "history.jsonl"
+
+
+class Digests(TypedDict):
+    """SHA-256 of the files that belong to a result."""
+
+    recipe: str
+    weights: str
+
+
+class Result(TypedDict):
+    """`result.json`: how training ended."""
+
+    epochs: int
+    best_epoch: int
+    score: float
+    """Of validation: accuracy, or recall at 1."""
+    nll: NotRequired[float]
+    """Of the rows that the engine for features held out."""
+    seconds: float
+    stopped: Literal["patience", "epochs", "rehearsal"]
+    data: Fingerprint
+    made_with: dict[str, Any]
+    digests: Digests
+
+
+class WeightsState(TypedDict):
+    """What `model.safetensors` says beside its tensors."""
+
+    recipe: dict[str, Any]
+    classes: list[str]
+    input_shape: list[int]
+    preprocessing: dict[str, Any] | None
+    own_net: bool
+    columns: list[str]
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a run's folder, or None where there is none."""
+    path = folder / RECIPE
+    return make(files.read_json(path), source=str(path)) if path.exists() else None
+
+
+def read_result(folder: Path) -> Result:
+    """How training ended; the recipe beside it is the one it belongs to, or is refused."""
+    result = files.read_json(folder / RESULT, Result)
+    if files.sha256(folder / RECIPE) != result["digests"]["recipe"]:
+        raise RecipeError(f"{folder / RECIPE} is not the recipe of this run; {_remedy(folder)}")
+    return result
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """One record an epoch."""
+    path = folder / HISTORY
+    lines = path.read_bytes().splitlines()
+    try:
+        return [files.parsed(line, dict[str, Any]) for line in lines]
+    except ValueError as error:
+        raise RecipeError(f"{path} cannot be read ({error})") from None
+
+
+def read_model(
+    folder: Path, recipe: Recipe, digest: str, net: nn.Module | None = None
+) -> tuple[Model, WeightsState]:
+    """The trained model, where its weights are those of the digest and fit the recipe."""
+    path = folder / WEIGHTS
+    try:
+        tensors, state = files.read_tensors(path, WeightsState, digest)
+    except files.CheckpointError as error:
+        raise RecipeError(f"{error}; {_remedy(folder)}") from None
+    if net is None and state["own_net"]:
+        raise RecipeError(f"{folder} was trained with a net of your own; pass it: Run.load(path, net=...)")
+    if state["recipe"] != recipe.model_dump(mode="json"):
+        raise RecipeError(f"{folder / RECIPE} is not the recipe of {path.name}; {_remedy(folder)}")
+    plain = recipe.model_copy(update={"net": recipe.net.without_weights()})
+    _require_fit(path, tensors, _net_on_no_device(plain, state) if net is None else net, recipe.net.dim)
+    with torch.random.fork_rng():
+        model = build_model(plain, len(state["classes"]), state["input_shape"], net)
+    if recipe.precision == "64-true":
+        model.double()
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise RecipeError(
+            f"the weights of the head in {path} do not fit {recipe.head.name!r}; {_remedy(folder)}"
+        ) from None
+    return model, state
+
+
+def _net_on_no_device(recipe: Recipe, state: WeightsState) -> nn.Module:
+    """The net's shapes without its memory: what a wrong recipe asks for may be more than there is."""
+    with torch.device("meta"):
+        return recipe.net.build(state["input_shape"])
+
+
+def _require_fit(path: Path, tensors: dict[str, Tensor], net: nn.Module, dim: int) -> None:
+    """A sentence where the tensors are not those of the net."""
+    held = {name.removeprefix("net."): t.shape for name, t in tensors.items() if name.startswith("net.")}
+    wanted = {name: tensor.shape for name, tensor in net.state_dict().items()}
+    for name in {**wanted, **held}:
+        if wanted.get(name) != held.get(name):
+            ours, theirs = (tuple(s[name]) if name in s else "nothing" for s in (wanted, held))
+            raise RecipeError(
+                f"{path} does not fit its net of dim {dim}: {name} is {theirs} there, and {ours} in the net; "
+                f"{_remedy(path.parent)}"
+            )
+
+
+def _remedy(folder: Path) -> str:
+    return f"copy the run again, or remove {folder} and train it again"

@@ -1,0 +1,152 @@
+"""Search of heads on features: the engine tries the same nets and rates for each, one head in a process.
+
+`HEAD.jsonl` keeps a line for each trial, so that a search that was killed goes on to the same result;
+`HEAD.toml` is the best recipe.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import pandas as pd
+
+from spaceform.engine import NothingTrained, Trial, space
+from spaceform.engine import search as search_candidates
+from spaceform.messages import counted
+from spaceform.run import files
+from spaceform.run.fit import engine_parts, with_candidate
+from spaceform.run.material import Material, load_data, material
+from spaceform.run.recipe import Recipe, RecipeError, load
+from spaceform.study.folder import Job
+from spaceform.study.processes import Processes
+from spaceform.study.search import SearchError, to_toml
+
+
+def search_features(
+    found: Mapping[str, Recipe],
+    folder: Path,
+    *,
+    trials: int,
+    seconds: float | None = None,
+    on: Processes,
+) -> tuple[dict[str, Recipe], dict[str, str]]:
+    """The best recipe of each head, and a sentence about each; a head that never trained is left out.
+
+    `seconds` bounds the time of each head. The caller holds the folder's lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [Job(f"search-{head}", head, recipe) for head, recipe in found.items()]
+    work = partial(search_one, trials=trials, seconds=seconds)
+    said: dict[str, str] = {}
+    for event in on.each(jobs, folder, work):
+        head = event.job.label
+        if event.failure is not None and event.failure.kind != NothingTrained.__name__:
+            raise SearchError(event.error)
+        said[head] = event.error or _said(Kept.of(folder, head))
+    best = {head: load(folder / f"{head}.toml") for head in found if (folder / f"{head}.toml").exists()}
+    if not best:
+        raise SearchError("; ".join(said.values()))
+    return best, {head: said[head] for head in found}
+
+
+def search_one(
+    job: Job,
+    folder: Path,
+    listener: object,  # noqa: ARG001 (a search has no epochs to tell of)
+    datasets: dict[Any, Any],
+    *,
+    trials: int,
+    seconds: float | None,
+    workers: int = 0,  # noqa: ARG001 (there is nothing to decode)
+) -> None:
+    """Search one head: a line of HEAD.jsonl for each trial, then HEAD.toml."""
+    recipe, head = job.recipe, job.recipe.head.name
+    key = recipe.data.name, recipe.data.thumbnail
+    if key not in datasets:
+        datasets[key] = load_data(recipe)
+    parts = material(recipe, datasets[key])
+    features, classes = parts.input_shape[0], len(parts.classes)
+    candidates = space(head, features, classes, len(parts.split.train), size=trials)
+    recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
+    kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, trials))
+    outcome = search_candidates(
+        head,
+        candidates,
+        engine_parts(parts),
+        classes=classes,
+        seed=0,
+        seconds=seconds,
+        finished=kept.trials,
+        on_trial=lambda trial: kept.add(trial, recipe_of(candidates[trial.candidate])),
+    )
+    text = f"# {head}: {_said(outcome.trials)}\n{to_toml(recipe_of(outcome.candidate))}"
+    files.write_bytes(folder / f"{head}.toml", text.encode())
+
+
+def standing(folder: Path) -> list[str]:
+    """How far the searches of a folder are, a sentence each."""
+    kept = {path.stem: Kept.of(folder, path.stem) for path in sorted(folder.glob("*.jsonl"))}
+    return [f"{head}: {_said(trials)}" for head, trials in kept.items() if trials]
+
+
+def trials_of(folder: Path) -> pd.DataFrame:
+    """Every trial of the searches of a folder, one row each."""
+    rows = [
+        {"search": path.stem, **record["trial"], **record["recipe"]}
+        for path in sorted(folder.glob("*.jsonl"))
+        for record in _lines(path)[1:]
+    ]
+    return pd.DataFrame(rows)
+
+
+@final
+class Kept:
+    """The trials of one head in a file; a last line that was cut short is written again."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        records = _lines(path)
+        if records and records[0] != about:
+            raise RecipeError(
+                f"{path} holds a search of other data or settings; choose another --out, or remove it"
+            )
+        self.trials = self.of(path.parent, path.stem)
+        lines = records or [dict(about)]
+        files.write_bytes(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    @staticmethod
+    def of(folder: Path, head: str) -> list[Trial]:
+        """The trials of a head that are kept in a folder."""
+        return [Trial.from_dict(record["trial"]) for record in _lines(folder / f"{head}.jsonl")[1:]]
+
+    def add(self, trial: Trial, recipe: Recipe) -> None:
+        """Keep one more."""
+        tried = {"net": recipe.net.model_dump(mode="json"), "optim": recipe.optim.model_dump(mode="json")}
+        record = {"trial": trial.to_dict(), "recipe": {**tried, "head": recipe.head.model_dump(mode="json")}}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def _about(recipe: Recipe, parts: Material, trials: int) -> dict[str, Any]:
+    return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    records = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def _said(trials: Sequence[Trial]) -> str:
+    best, tried = min(trials, key=lambda trial: trial.score), len({trial.candidate for trial in trials})
+    diverged = sum(trial.error is not None for trial in trials)
+    return (
+        f"validation NLL {best.calibrated_nll:.4f}, accuracy {100 * best.accuracy:.2f} %, the best of "
+        f"{counted(tried, 'candidate')}" + (f" ({counted(diverged, 'trial')} diverged)" if diverged else "")
+    )

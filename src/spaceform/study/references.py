@@ -1,0 +1,142 @@
+"""What people would use instead of a head, on the same split, kept beside the runs of a study.
+
+Logistic regression, k nearest neighbours and, for tables, gradient boosting: each with as many settings tried
+on the validation split as a head gets candidates. For retrieval the features as they are. A reference is one
+file, `references/NAME.npz`: its probabilities of the test items and what was chosen.
+"""
+
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from spaceform.engine import reference
+from spaceform.engine.space import NARROW
+from spaceform.run import files
+from spaceform.run.evaluate import found_within_classes, quality
+from spaceform.run.fit import engine_parts
+from spaceform.run.material import Material, load_data, material
+from spaceform.run.recipe import Recipe
+from spaceform.study.folder import Job
+from spaceform.study.processes import Processes
+from spaceform.study.verdict.evidence import Outputs
+
+FOLDER = "references"
+TITLES = {
+    "logistic": "LogisticRegression",
+    "neighbours": "k nearest neighbours",
+    "boosting": "gradient boosting",
+    "features": "the features as they are",
+}
+"""What each is called; the order of the table."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class KeptReference:
+    """A reference row of a study."""
+
+    name: str
+    title: str
+    figures: Mapping[str, float | None]
+    """By column of the results."""
+    setting: Mapping[str, Any]
+    """What was chosen on the validation split."""
+    seconds: float
+    """Of the whole choice and fit."""
+    outputs: Outputs
+
+
+def make_references(
+    recipe: Recipe, folder: Path, *, trials: int, on: Processes, say: Callable[[str], None]
+) -> None:
+    """Fit those that are not there yet, one in a process; one that fails is told and left out."""
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    features = load_data(recipe).inputs
+    narrow = isinstance(features, torch.Tensor) and features.shape[1] < NARROW
+    wanted = [name for name in TITLES if name != "boosting" or narrow]
+    missing = [name for name in wanted if not (folder / FOLDER / f"{name}.npz").exists()]
+    jobs = [Job(name, TITLES[name], recipe) for name in missing]
+    for event in on.each(jobs, folder, partial(make_reference, trials=trials)):
+        if event.failure is not None:
+            say(f"{event.job.label}: {event.error}")
+
+
+def make_reference(
+    job: Job,
+    folder: Path,
+    listener: object,  # noqa: ARG001 (there are no epochs to tell of)
+    datasets: dict[Any, Any],
+    *,
+    trials: int,
+    workers: int = 0,  # noqa: ARG001 (there is nothing to decode)
+) -> None:
+    """Choose, fit and measure one reference, and keep it."""
+    recipe, began = job.recipe, time.monotonic()
+    key = recipe.data.name, recipe.data.thumbnail
+    if key not in datasets:
+        datasets[key] = load_data(recipe)
+    parts = material(recipe, datasets[key])
+    if job.name == "features":
+        arrays, figures, setting = _features(parts)
+    else:
+        arrays, figures, setting = _classifier(job.name, parts, trials)
+    about = {"title": job.label, "figures": figures, "setting": setting, "seconds": time.monotonic() - began}
+    archive = io.BytesIO()
+    np.savez(archive, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+    files.write_bytes(folder / FOLDER / f"{job.name}.npz", archive.getvalue())
+
+
+def read_references(folder: Path) -> list[KeptReference]:
+    """The references of a study, in the order of `TITLES`; none where none were kept."""
+    kept = [folder / FOLDER / f"{name}.npz" for name in TITLES]
+    return [_read(path) for path in kept if path.exists()]
+
+
+_Made = tuple[dict[str, Any], dict[str, float | None], dict[str, Any]]
+"""Arrays, figures, and what was chosen."""
+
+
+def _classifier(name: str, parts: Material, trials: int) -> _Made:
+    x, y = _test(parts)
+    found = reference(name, engine_parts(parts), x, classes=len(parts.classes), trials=trials)
+    p = found.probabilities.astype(np.float32)
+    figures = quality(torch.from_numpy(found.probabilities).log(), y)
+    chosen = {f"calibrated.chosen.{name}": value for name, value in figures.items()}
+    arrays = {"labels": y.numpy(), "probabilities": p, "probabilities_none": p}
+    return arrays, {**figures, **chosen}, dict(found.best.options)
+
+
+def _features(parts: Material) -> _Made:
+    """Standardised as the heads have them, compared by the cosine."""
+    x, y = _test(parts)
+    found = found_within_classes(engine_parts(parts)[0].inputs(x), y)
+    arrays = {"average_precision": found.average_precision.float().numpy()}
+    return arrays, {"retrieval.map_at_r": float(found.map_at_r)}, {}
+
+
+def _test(parts: Material) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(parts.dataset.inputs, torch.Tensor)
+    index = parts.split.test
+    return parts.dataset.inputs[index].float(), parts.targets[index]
+
+
+def _read(path: Path) -> KeptReference:
+    with np.load(path, allow_pickle=False) as kept:
+        arrays = {name: kept[name] for name in kept.files}
+    about = json.loads(str(arrays.pop("about")))
+    return KeptReference(
+        path.stem,
+        about["title"],
+        about["figures"],
+        about["setting"],
+        about["seconds"],
+        Outputs.of(arrays, "none", about["figures"]),
+    )

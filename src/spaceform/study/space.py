@@ -1,0 +1,90 @@
+"""What a search may try: the rates that every head has, and the options that a head declares."""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+
+from spaceform.heads import HEADS, Choice, LogUniform, Uniform
+from spaceform.heads.declaration import Range
+from spaceform.run.recipe import PAPER, Recipe, flatten
+from spaceform.study.choices import Sampler
+from spaceform.study.plan import has_temperature
+
+RATES: dict[str, tuple[Any, ...]] = {
+    "optim.lr": (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0),
+    "optim.momentum": (0.8, 0.9, 0.99),
+    "optim.nesterov": (False, True),
+    "optim.weight_decay": (0.0, 5e-5, 1e-4, 5e-4),
+    "optim.temperature_lr": (0.0001, 0.001, 0.01),
+}
+"""The grid of what every head has: the values that occur in the paper's tables."""
+_AROUND = 30.0
+"""TPE looks this far above and below the rate that it starts from, in logarithms."""
+
+
+def space(recipe: Recipe, sampler: Sampler) -> dict[str, optuna.distributions.BaseDistribution]:
+    """What is searched for this head, dotted key to distribution."""
+    start = starting_point(recipe)
+    if sampler == "grid":
+        found = {key: grid_of(recipe.head.name, key) for key in start}
+        return {key: optuna.distributions.CategoricalDistribution(values) for key, values in found.items()}
+    ranges = {f"head.{option}": found for option, found in _searched(recipe).items()}
+    return {key: _distribution(ranges.get(key) or _around(key, value), value) for key, value in start.items()}
+
+
+def starting_point(recipe: Recipe) -> dict[str, Any]:
+    """What is searched, and the value that the search starts from."""
+    given = flatten(recipe)
+    learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
+    rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
+    defaults = inspect.signature(HEADS[recipe.head.name]).parameters
+    own = {
+        f"head.{option}": given.get(f"head.{option}", defaults[option].default)
+        for option in _searched(recipe)
+    }
+    return {key: given[key] for key in rates} | own
+
+
+def _searched(recipe: Recipe) -> Mapping[str, Range]:
+    return HEADS[recipe.head.name].searched
+
+
+def _around(key: str, value: Any) -> Range:
+    """Rates far above and below where they start; what is no rate, or starts at 0, from the grid."""
+    if key in ("optim.momentum", "optim.nesterov") or value == 0:
+        return Choice(RATES[key])
+    return LogUniform(value / _AROUND, value * _AROUND)
+
+
+def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribution:
+    """As Optuna says it; the value that the search starts from is always inside."""
+    match found:
+        case LogUniform(low, high):
+            return optuna.distributions.FloatDistribution(min(low, start), max(high, start), log=True)
+        case Uniform(low, high):
+            return optuna.distributions.FloatDistribution(min(low, start), max(high, start))
+        case Choice(values):
+            return optuna.distributions.CategoricalDistribution(
+                values if start in values else (start, *values)
+            )
+
+
+def grid_of(head: str, key: str) -> tuple[Any, ...]:
+    """The values that occur in the paper's tables; where there is nothing to choose, ends and middle."""
+    if key in RATES:
+        return RATES[key]
+    option = key.removeprefix("head.")
+    rows = [PAPER[row].head.options for row in PAPER if row.endswith(f"/{head}")]
+    printed = {row[option] for row in rows if option in row}
+    if len(printed) > 1:
+        return tuple(sorted(printed))
+    match HEADS[head].searched[option]:
+        case LogUniform(low, high):
+            return low, math.sqrt(low * high), high
+        case Uniform(low, high):
+            return low, (low + high) / 2, high
+        case Choice(values):
+            return values

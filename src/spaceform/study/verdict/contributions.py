@@ -1,0 +1,118 @@
+"""Figures as means over items: what each test item contributes to a run's figure.
+
+Accuracy, NLL and the Brier score are such means. Calibration error, AUROC and mAP@R are not; there an item's
+contribution is the figure plus the item's influence on it (the derivative of the figure with respect to the
+item's weight). So the mean over the items is the figure, and the spread of the contributions is that of the
+figure under resampled items, to first order. One analysis then serves every goal.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+Scores = Float[NDArray[np.floating], " items"]
+Values = Float[NDArray[np.float64], " items"]
+Probabilities = Float[NDArray[np.floating], "items classes"]
+Labels = Int[NDArray[np.integer], " items"]
+
+_BINS = 15
+_SMALLEST = 1e-38  # probabilities are stored as float32
+
+
+def right(probabilities: Probabilities, labels: Labels) -> Values:
+    """1 where the first of the largest probabilities is that of the label."""
+    return (probabilities.argmax(1) == labels).astype(np.float64)
+
+
+def surprise(probabilities: Probabilities, labels: Labels) -> Values:
+    """−log p of the label."""
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return -np.log(np.maximum(own, _SMALLEST))
+
+
+def brier(probabilities: Probabilities, labels: Labels) -> Values:
+    """‖p − e_y‖² = Σp² − 2p_y + 1."""
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return np.einsum("ij,ij->i", probabilities, probabilities, dtype=np.float64) - 2 * own + 1
+
+
+def auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values | None:
+    """Of telling right from wrong items by the score; None where all are right or all are wrong.
+
+    A right item's influence is (V − T) n/n₁, where V is the share of wrong items below it and n₁ the number
+    of right ones; a wrong item's likewise (DeLong).
+    """
+    n, ones = len(score), int(correct.sum())
+    if ones in (0, n):
+        return None
+    ordered_right, ordered_wrong = np.sort(score[correct]), np.sort(score[~correct])
+    V = _share_below(ordered_wrong, score[correct])
+    W = 1 - _share_below(ordered_right, score[~correct])
+    T = float(V.mean())
+    c = np.empty(n)
+    c[correct] = (V - T) * n / ones
+    c[~correct] = (W - T) * n / (n - ones)
+    return T + c
+
+
+def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values:
+    """Of T = √(Σ π g²), the l2 error over 15 bins of equal mass, g = accuracy − confidence of a bin.
+
+    The influence of an item with (right − confidence) = r in a bin of gap g on T² is 2gr − g² − T². Moving
+    the edges of the bins does not change this: what leaves one bin enters the next.
+    """
+    order = np.argsort(confidence, kind="stable")
+    x = confidence[order].astype(np.float64)
+    r = correct[order].astype(np.float64) - x
+    n = len(x)
+    k = np.arange(1, _BINS)
+    first = k * (n // _BINS) + np.minimum(k, n % _BINS)
+    starts = np.searchsorted(x, x[np.minimum(first, n - 1)])  # equal confidences are never parted
+    edges = np.unique(np.concatenate([[0], np.where(first < n, starts, n), [n]]))
+    sizes = np.diff(edges)
+    gaps = np.add.reduceat(r, edges[:-1]) / sizes
+    T = float(np.sqrt((sizes * gaps**2).sum() / n))
+    out = np.zeros(n)
+    if T > 0:
+        g = np.repeat(gaps, sizes)
+        out[order] = T + (2 * g * r - g**2 - T**2) / (2 * T)
+    return out
+
+
+def found(average_precision: Scores) -> Values:
+    """Of mAP@R or Recall@1, from each query's own; items without a relevant one (NaN) contribute nothing.
+
+    An item is a query once and belongs to the gallery of all other queries, so it counts about twice: the
+    deviation of its own figure from the mean is doubled. On trained embeddings of digits the exact influence
+    (each item left out in turn) has 1.6 to 1.95 times the spread of the queries' own figures.
+    """
+    seen = ~np.isnan(average_precision)
+    own = average_precision[seen].astype(np.float64)
+    return 2 * own - own.mean()
+
+
+def _share_below(ordered: Scores, values: Scores) -> Values:
+    """Share of `ordered` below each value, ties half."""
+    low, high = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return (low + high) / (2.0 * len(ordered))
+
+
+def doubt_of_share(items: int) -> float:
+    """Variance that stays in a mean of shares even where all items agree: that of half an item.
+
+    Two heads that agree on all of 36 test items are not thereby equal: their difference keeps a standard
+    error of one item.
+    """
+    return 0.5 / items**2
+
+
+def doubt_of_auroc(area: float, correct: Bool[NDArray[np.bool_], " items"]) -> float:
+    """Likewise for the AUROC: one more mistake and one more right item.
+
+    The variance of where an item falls among the others is at most T(1 − T), and 1/12 of a score that knows
+    nothing. With few mistakes an area near 1 is not taken at its word.
+    """
+    ones = int(correct.sum())
+    zeros = len(correct) - ones
+    short = max(min(area, 1 - area), 1 / (4 * min(ones, zeros) ** 2))
+    return min(short * (1 - short), 1 / 12) * (1 / ones**2 + 1 / zeros**2)

@@ -1,0 +1,312 @@
+"""Which head to choose for each goal, and how sure that is."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from spaceform.study.verdict.evidence import Evidence, Missing, Series
+from spaceform.study.verdict.goals import Goal, with_regions
+from spaceform.study.verdict.posterior import Draws, Posterior, Source, posterior
+from spaceform.study.verdict.settle import Settlement, settlement
+
+LEVEL = 0.95
+_DRAWS = 8192
+
+
+class Relation(Enum):
+    """How a head stands to the one chosen."""
+
+    CHOSEN = "chosen"
+    EQUIVALENT = "equivalent"
+    """Differs by no more than the region, with 95 %."""
+    WORSE = "worse"
+    """Worse with 97.5 % (two-sided 95 %), and not equivalent."""
+    OPEN = "open"
+    """The evidence does not say."""
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """How much better one label is than another, in the goal's unit: positive is better."""
+
+    mean: float
+    low: float
+    high: float
+    better: float
+    """Probability that it is better."""
+    within: float
+    """Probability that the difference is no more than the region."""
+    seen: float
+    """Difference of the means as they are. `mean` takes off what is likely to be luck."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether better or worse is known, two-sided 95 %."""
+        return max(self.better, 1 - self.better) >= (1 + LEVEL) / 2
+
+
+_NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, 0.5, 1.0, 0.0)
+
+
+@final
+@dataclass(frozen=True)
+class Standing:
+    """One head in one goal. Figures are in the goal's unit."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    """95 % interval of the true figure, whatever the other heads did."""
+    seeds: int
+    seed_error: float
+    item_error: float
+    """Standard errors of the mean from either source."""
+    source: Source
+    best: float
+    """Probability of being the best of the heads."""
+    regret: float
+    """Expected regret: how much worse than the best head it is, on average over what may be true."""
+    within: float
+    """It is within this of the best, with 95 %."""
+    relation: Relation
+    behind: Difference
+    """The chosen head against this one."""
+
+
+@final
+@dataclass(frozen=True)
+class Reference:
+    """A reference row in one goal, and the chosen head against it."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    item_error: float
+    lead: Difference
+    any_better: bool
+    """Whether some head is better than it, two-sided 95 %."""
+
+
+@final
+@dataclass(frozen=True)
+class Gap:
+    """Runs of a label that have no figure for a goal."""
+
+    label: str
+    reason: Missing
+    runs: int
+    of: int
+    """Runs of this label."""
+
+
+@final
+@dataclass(frozen=True)
+class GoalVerdict:
+    """What the evidence says of one goal."""
+
+    goal: Goal
+    choice: str | None
+    """The head of least expected regret; None where no head has a figure."""
+    standings: tuple[Standing, ...]
+    """Of all heads that have a figure, in the order of the study."""
+    references: tuple[Reference, ...]
+    settlement: Settlement | None
+    gaps: tuple[Gap, ...]
+    """Runs without a figure, and why."""
+    items: int
+    """0 where the items are not known: then the verdict holds for this test split alone."""
+    pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
+    """Every label against every other."""
+
+    def of(self, label: str) -> Standing:
+        """The standing of a head."""
+        return next(one for one in self.standings if one.label == label)
+
+    @property
+    def chosen(self) -> Standing | None:
+        """The standing of the choice."""
+        return None if self.choice is None else self.of(self.choice)
+
+    @property
+    def equivalent(self) -> tuple[str, ...]:
+        """Heads that are practically as good as the choice, without it."""
+        return tuple(one.label for one in self.standings if one.relation is Relation.EQUIVALENT)
+
+    @property
+    def reference(self) -> Reference | None:
+        """The best of the references."""
+        return max(self.references, key=lambda one: self.goal.sign * one.mean, default=None)
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """All goals of a study."""
+
+    goals: tuple[GoalVerdict, ...]
+    labels: tuple[str, ...]
+    references: tuple[str, ...]
+    seeds: Mapping[str, int]
+    """How many runs each head has, with or without a figure."""
+    level: float = LEVEL
+
+    def of(self, column: str) -> GoalVerdict:
+        """The verdict on a goal."""
+        found = {one.goal.column: one for one in self.goals}
+        if column not in found:
+            raise ValueError(f"there is no verdict on {column!r}; choose from {', '.join(found)}")
+        return found[column]
+
+
+def decide(
+    evidence: Evidence,
+    goals: Sequence[Goal] | None = None,
+    *,
+    regions: Mapping[str, float] | None = None,
+    seed: int = 0,
+    new_items: bool = True,
+) -> Verdict:
+    """A verdict on every goal; `regions` sets regions of equivalence by column, in the goal's unit.
+
+    It holds for new items and new seeds; without `new_items`, for new seeds on this very test split. The same
+    evidence and `seed` give the same verdict.
+    """
+    wanted = tuple(evidence.goals if goals is None else goals)
+    wanted = with_regions(wanted, regions or {})
+    there = tuple(goal for goal in wanted if goal.column in evidence.series)
+    return Verdict(
+        tuple(_decide(evidence, goal, seed, new_items) for goal in there),
+        evidence.labels,
+        evidence.references,
+        {label: len(evidence.seeds(label)) for label in evidence.labels},
+    )
+
+
+def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalVerdict:
+    series = evidence.series[goal.column]
+    gaps = _gaps(series)
+    heads = [label for label in evidence.labels if label in series and series[label].seeds]
+    known = posterior(series, evidence.references, goal, new_items=new_items)
+    if not heads:
+        return GoalVerdict(goal, None, (), (), None, gaps, known.items)
+    truth = known.draw(_DRAWS, seed)
+    place = {label: i for i, label in enumerate(known.labels)}
+    columns = [place[label] for label in heads]
+    regret = regrets(goal.sign * truth[:, columns])
+    choice = heads[int(regret.mean(0).argmin())]
+    pairs = {
+        (a, b): _difference(goal, known, truth, place[a], place[b])
+        for a in known.labels
+        for b in known.labels
+        if a != b
+    }
+    first = np.bincount((goal.sign * truth[:, columns]).argmax(1), minlength=len(heads)) / len(truth)
+    low, high = (ends.clip(goal.least, goal.most).tolist() for ends in known.interval(LEVEL))
+    standings = tuple(
+        _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], choice, pairs)
+        for k, c in enumerate(columns)
+    )
+    references = tuple(
+        _reference(known, c, (low[c], high[c]), choice, heads, pairs)
+        for label in evidence.references
+        if (c := place.get(label)) is not None
+    )
+    return GoalVerdict(
+        goal,
+        choice,
+        standings,
+        references,
+        settlement(known, goal, heads, choice, seed),
+        gaps,
+        known.items,
+        pairs,
+    )
+
+
+def _gaps(series: Mapping[str, Series]) -> tuple[Gap, ...]:
+    return tuple(
+        Gap(label, reason, count, len(one.seeds) + len(one.missing))
+        for label, one in series.items()
+        for reason, count in Counter(one.missing.values()).items()
+    )
+
+
+def regrets(worth: Draws) -> Draws:
+    """How far each head lies behind the best, draw by draw; more is better in `worth`."""
+    return worth.max(1, keepdims=True) - worth
+
+
+def _difference(goal: Goal, known: Posterior, truth: Draws, one: int, other: int) -> Difference:
+    ahead = goal.sign * (truth[:, one] - truth[:, other])
+    low, high = np.quantile(ahead, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Difference(
+        float(ahead.mean()),
+        float(low),
+        float(high),
+        float(((ahead > 0) + 0.5 * (ahead == 0)).mean()),
+        float((np.abs(ahead) <= goal.region).mean()),
+        goal.sign * float(known.mean[one] - known.mean[other]),
+    )
+
+
+def _standing(
+    known: Posterior,
+    place: int,
+    interval: tuple[float, float],
+    best: float,
+    regret: Float[NDArray[np.float64], " draws"],
+    choice: str,
+    pairs: Mapping[tuple[str, str], Difference],
+) -> Standing:
+    label = known.labels[place]
+    behind = pairs.get((choice, label), _NO_DIFFERENCE)
+    return Standing(
+        label,
+        float(known.mean[place]),
+        *interval,
+        int(known.seeds[place]),
+        float(known.seed_error()[place]),
+        float(known.item_error()[place]),
+        known.source[place],
+        best,
+        float(regret.mean()),
+        float(np.quantile(regret, LEVEL)),
+        _relation(label == choice, behind),
+        behind,
+    )
+
+
+def _relation(chosen: bool, behind: Difference) -> Relation:
+    if chosen:
+        return Relation.CHOSEN
+    if behind.within >= LEVEL:
+        return Relation.EQUIVALENT
+    return Relation.WORSE if behind.better >= (1 + LEVEL) / 2 else Relation.OPEN
+
+
+def _reference(
+    known: Posterior,
+    place: int,
+    interval: tuple[float, float],
+    choice: str,
+    heads: Sequence[str],
+    pairs: Mapping[tuple[str, str], Difference],
+) -> Reference:
+    label = known.labels[place]
+    return Reference(
+        label,
+        float(known.mean[place]),
+        *interval,
+        float(known.item_error()[place]),
+        pairs[choice, label],
+        any(pairs[head, label].better >= (1 + LEVEL) / 2 for head in heads),
+    )

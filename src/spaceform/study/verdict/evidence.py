@@ -1,0 +1,260 @@
+"""What the runs of a study say of each goal: heads, seeds and items as arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from spaceform.study.verdict import contributions
+from spaceform.study.verdict.goals import CLASSIFICATION, Goal
+
+
+class Missing(Enum):
+    """Why a run has no figure for a goal."""
+
+    NO_MISTAKES = "no mistakes"
+    """Every item is right: there is nothing to tell right from wrong by."""
+    ALL_WRONG = "all wrong"
+    NOTHING_RELEVANT = "nothing relevant"
+    """No query has another item of its class."""
+    NOT_MEASURED = "not measured"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What one run left on the test split. What is None was not measured."""
+
+    labels: Int[NDArray[np.integer], " items"] | None = None
+    probabilities: Float[NDArray[np.floating], "items classes"] | None = None
+    chosen: Float[NDArray[np.floating], "items classes"] | None = None
+    """Probabilities with the chosen calibrator."""
+    confidence: Float[NDArray[np.floating], " items"] | None = None
+    average_precision: Float[NDArray[np.floating], " queries"] | None = None
+    """AP@R of each query; NaN where nothing is relevant."""
+    nearest_is_own: Float[NDArray[np.floating], " queries"] | None = None
+    """Recall@1 of each query; NaN where nothing is relevant."""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """Figures as the tables show them, by column: contributions are moved so that they have this mean.
+
+    A figure without arrays counts too; then nothing is known of the items.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Mapping[str, Any],
+        calibrator: str = "",
+        figures: Mapping[str, float | None] | None = None,
+    ) -> "Outputs":
+        """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one."""
+        there = set(arrays)
+
+        def read(name: str) -> Any:
+            return arrays[name] if name in there else None
+
+        return cls(
+            labels=read("labels"),
+            probabilities=read("probabilities"),
+            chosen=read(f"probabilities_{calibrator}") if calibrator else None,
+            confidence=read("confidence"),
+            average_precision=read("average_precision"),
+            nearest_is_own=read("nearest_is_own"),
+            figures=dict(figures or {}),
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One label's runs in one goal: a row a seed."""
+
+    seeds: tuple[int, ...]
+    values: Float[NDArray[np.float64], "seeds items"]
+    """What each item contributes; the mean over the items is the run's figure. One column where the items
+    are not known.
+    """
+    missing: Mapping[int, Missing] = field(default_factory=dict)
+    """Seeds whose run has no figure, and why."""
+    doubt: float = 0.0
+    """Variance of the mean that no agreement between items takes away, in the unit squared."""
+
+    @property
+    def figures(self) -> Float[NDArray[np.float64], " seeds"]:
+        """One a seed."""
+        return self.values.mean(1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """All there is to judge by."""
+
+    labels: tuple[str, ...]
+    """Heads that may be chosen, in the order of the study."""
+    references: tuple[str, ...]
+    """Rows beside them that may not: each was fitted once and has no seeds."""
+    goals: tuple[Goal, ...]
+    series: Mapping[str, Mapping[str, Series]]
+    """By the goal's column, then by label; in the goal's unit."""
+
+    def seeds(self, label: str) -> tuple[int, ...]:
+        """All seeds that a label was run with."""
+        found = {
+            seed
+            for by_label in self.series.values()
+            if label in by_label
+            for seed in (*by_label[label].seeds, *by_label[label].missing)
+        }
+        return tuple(sorted(found))
+
+    def only(self, seeds: Mapping[str, Sequence[int]]) -> "Evidence":
+        """The evidence of some seeds of each head; references stay as they are."""
+        series = {
+            column: {label: _only(s, seeds.get(label)) for label, s in by_label.items()}
+            for column, by_label in self.series.items()
+        }
+        return Evidence(self.labels, self.references, self.goals, series)
+
+
+def evidence_from(
+    runs: Mapping[str, Mapping[int, Outputs]],
+    references: Mapping[str, Outputs] | None = None,
+    goals: Sequence[Goal] = CLASSIFICATION,
+) -> Evidence:
+    """The evidence of runs by label and seed, and of reference rows by label.
+
+    All of them must have been measured on the same items, in the same order. Goals that no run has a figure
+    for, nor a reason for having none, are left out.
+    """
+    references = dict(references or {})
+    _require_same_items(runs, references)
+    everything = {**runs, **{label: {0: outputs} for label, outputs in references.items()}}
+    series: dict[str, dict[str, Series]] = {}
+    for goal in goals:
+        by_label = {label: _series(goal, by_seed) for label, by_seed in everything.items()}
+        if all(
+            reason is Missing.NOT_MEASURED or label in references
+            for label, one in by_label.items()
+            for reason in (*one.missing.values(), *(None for _ in one.seeds))
+        ):
+            continue
+        series[goal.column] = _on_common_items(by_label)
+    kept = tuple(goal for goal in goals if goal.column in series)
+    return Evidence(tuple(runs), tuple(references), kept, series)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Contributed:
+    values: NDArray[np.float64]
+    doubt: float = 0.0
+
+
+def _series(goal: Goal, by_seed: Mapping[int, Outputs]) -> Series:
+    there: dict[int, _Contributed] = {}
+    missing: dict[int, Missing] = {}
+    for seed in sorted(by_seed):
+        one = _with_figure(goal.column, by_seed[seed])
+        if isinstance(one, Missing):
+            missing[seed] = one
+        else:
+            there[seed] = one
+    if not there:
+        return Series((), np.zeros((0, 1)), missing)
+    values = [one.values for one in there.values()]
+    if len({len(v) for v in values}) > 1:  # some runs kept no arrays: all are judged by their figures
+        values = [v.mean(keepdims=True) for v in values]
+    scale = goal.unit.scale
+    doubt = scale**2 * float(np.mean([one.doubt for one in there.values()]))
+    return Series(tuple(there), scale * np.stack(values), missing, doubt)
+
+
+def _with_figure(column: str, outputs: Outputs) -> _Contributed | Missing:
+    """Contributions to a figure, or the figure alone, or why there is none."""
+    figure = outputs.figures.get(column)
+    items = _contributions(column, outputs)
+    if isinstance(items, Missing):
+        if items is not Missing.NOT_MEASURED or figure is None or not np.isfinite(figure):
+            return items
+        return _Contributed(np.array([figure], dtype=np.float64))
+    return (
+        items if figure is None else _Contributed(items.values + (figure - items.values.mean()), items.doubt)
+    )
+
+
+def _contributions(column: str, outputs: Outputs) -> _Contributed | Missing:
+    y, p = outputs.labels, outputs.probabilities
+    if column in ("retrieval.map_at_r", "map_at_r", "recall_at_1"):
+        return _found(outputs.nearest_is_own if column == "recall_at_1" else outputs.average_precision)
+    if column.startswith("calibrated.chosen."):
+        p = outputs.chosen
+        column = column.removeprefix("calibrated.chosen.")
+    if y is None or p is None:
+        return Missing.NOT_MEASURED
+    if column == "nll":
+        return _Contributed(contributions.surprise(p, y))
+    if column == "brier":
+        return _Contributed(contributions.brier(p, y))
+    correct = contributions.right(p, y)
+    share = contributions.doubt_of_share(len(y))
+    if column == "accuracy":
+        return _Contributed(correct, share)
+    if column == "calibration_error_l2":
+        return _Contributed(contributions.calibration_error(p.max(1), correct > 0), share)
+    score = {"auroc_confidence": outputs.confidence, "auroc_probability": p.max(1)}.get(column)
+    if score is None:
+        return Missing.NOT_MEASURED
+    area = contributions.auroc(score, correct > 0)
+    if area is None:
+        return Missing.NO_MISTAKES if correct.all() else Missing.ALL_WRONG
+    return _Contributed(area, contributions.doubt_of_auroc(float(area.mean()), correct > 0))
+
+
+def _found(own: NDArray[np.floating] | None) -> _Contributed | Missing:
+    if own is None:
+        return Missing.NOT_MEASURED
+    if np.isnan(own).all():
+        return Missing.NOTHING_RELEVANT
+    values = contributions.found(own)
+    return _Contributed(values, contributions.doubt_of_share(len(values)))
+
+
+def _on_common_items(by_label: Mapping[str, Series]) -> dict[str, Series]:
+    """Where some label has no items, all are judged by their figures."""
+    widths = {one.values.shape[1] for one in by_label.values() if one.seeds}
+    if len(widths) <= 1:
+        return dict(by_label)
+    return {
+        label: Series(one.seeds, one.figures[:, None], one.missing, one.doubt)
+        for label, one in by_label.items()
+    }
+
+
+def _only(series: Series, seeds: Sequence[int] | None) -> Series:
+    if seeds is None:
+        return series
+    wanted = set(seeds)
+    rows = [i for i, seed in enumerate(series.seeds) if seed in wanted]
+    return Series(
+        tuple(series.seeds[i] for i in rows),
+        series.values[rows],
+        {seed: why for seed, why in series.missing.items() if seed in wanted},
+        series.doubt,
+    )
+
+
+def _require_same_items(runs: Mapping[str, Mapping[int, Outputs]], references: Mapping[str, Outputs]) -> None:
+    named = [(f"{label}, seed {seed}", one) for label, by in runs.items() for seed, one in by.items()]
+    named += [*references.items()]
+    labelled = [(name, one.labels) for name, one in named if one.labels is not None]
+    for name, labels in labelled[1:]:
+        if not np.array_equal(labels, labelled[0][1]):
+            raise ValueError(
+                f"{name} and {labelled[0][0]} were measured on different test items; "
+                "compare runs of one study on one split"
+            )

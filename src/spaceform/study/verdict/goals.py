@@ -1,0 +1,135 @@
+"""What a comparison can be about: each goal with its figure, its unit, and what difference matters."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Unit:
+    """How a figure is written: `scale` times the stored value, with this many digits."""
+
+    name: str
+    """What follows a difference: `points`; empty where a figure has no unit."""
+    sign: str
+    """What follows a value: `%`, or nothing."""
+    scale: float
+    digits: int
+
+
+POINTS = Unit("points", "%", 100.0, 1)
+NATS = Unit("NLL", "", 1.0, 3)
+AREA = Unit("AUROC", "", 1.0, 3)
+SCORE = Unit("Brier", "", 1.0, 3)
+REGIONS = Unit("regions", "", 1.0, 2)
+"""Of the overall goal: one is a difference that just matters, in the weighted mean over the goals."""
+
+
+@final
+@dataclass(frozen=True)
+class Goal:
+    """A column of the results, how to read it, and which difference is too small to matter."""
+
+    column: str
+    title: str
+    purpose: str
+    """What someone wants who looks at this column."""
+    unit: Unit
+    higher: bool
+    region: float
+    """Differences up to this, in the unit, are practically none."""
+    typical_seed_deviation: float
+    """Standard deviation over seeds, in the unit, where a study cannot tell: about the middle of what the
+    published studies show (MNIST, FashionMNIST, CIFAR-10, digits, CUB-200-2011).
+    """
+    most: float
+    """The largest value there is, in the unit."""
+    weight: float = 0.0
+    """In the overall recommendation; 0 leaves the goal out of it."""
+    least: float = 0.0
+
+    @property
+    def sign(self) -> float:
+        """1 where more is better, −1 where less is."""
+        return 1.0 if self.higher else -1.0
+
+
+CLASSIFICATION: tuple[Goal, ...] = (
+    Goal("accuracy", "accuracy", "accuracy", POINTS, True, 0.5, 0.5, 100.0, weight=4.0),
+    Goal("nll", "NLL", "likelihood out of the box", NATS, False, 0.01, 0.03, math.inf),
+    Goal(
+        "calibrated.chosen.nll",
+        "NLL with the chosen calibrator",
+        "calibrated likelihood",
+        NATS,
+        False,
+        0.01,
+        0.02,
+        math.inf,
+        weight=3.0,
+    ),
+    Goal("brier", "Brier score", "probabilities, squared", SCORE, False, 0.005, 0.005, 2.0),
+    Goal(
+        "calibration_error_l2",
+        "calibration error",
+        "calibration out of the box",
+        POINTS,
+        False,
+        0.5,
+        1.0,
+        100.0,
+    ),
+    Goal(
+        "calibrated.chosen.calibration_error_l2",
+        "calibration error with the chosen calibrator",
+        "calibration with the chosen calibrator",
+        POINTS,
+        False,
+        0.5,
+        0.5,
+        100.0,
+        weight=1.0,
+    ),
+    Goal(
+        "auroc_confidence",
+        "AUROC of the confidence",
+        "telling right from wrong by the confidence",
+        AREA,
+        True,
+        0.01,
+        0.02,
+        1.0,
+        weight=1.0,
+    ),
+    Goal(
+        "auroc_probability",
+        "AUROC of the top probability",
+        "telling right from wrong by the top probability",
+        AREA,
+        True,
+        0.01,
+        0.01,
+        1.0,
+    ),
+    Goal("retrieval.map_at_r", "mAP@R", "retrieval", POINTS, True, 0.5, 1.0, 100.0, weight=1.0),
+)
+RETRIEVAL: tuple[Goal, ...] = (
+    Goal("map_at_r", "mAP@R", "retrieval of new classes", POINTS, True, 0.5, 0.5, 100.0, weight=1.0),
+    Goal("recall_at_1", "Recall@1", "the nearest neighbour", POINTS, True, 0.5, 0.5, 100.0),
+)
+GOALS: Mapping[str, tuple[Goal, ...]] = {"classification": CLASSIFICATION, "retrieval": RETRIEVAL}
+"""By the task of a study."""
+
+
+def with_regions(goals: tuple[Goal, ...], regions: Mapping[str, float]) -> tuple[Goal, ...]:
+    """The goals with other regions of equivalence, each in its goal's unit (0.5 is half a point)."""
+    unknown = [column for column in regions if column not in {goal.column for goal in goals}]
+    if unknown:
+        known = ", ".join(goal.column for goal in goals)
+        raise ValueError(f"there is no goal {unknown[0]!r} to set a region for; choose from {known}")
+    for column, region in regions.items():
+        if not region > 0:
+            raise ValueError(f"the region of {column} must be positive, got {region!r}")
+    return tuple(replace(goal, region=regions.get(goal.column, goal.region)) for goal in goals)

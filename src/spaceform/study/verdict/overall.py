@@ -1,0 +1,206 @@
+"""One head over all goals, and ties broken by cost.
+
+The overall worth of a head is the weighted mean over the goals of its figures, each divided by the goal's
+region of equivalence: a difference of 1 is one that just matters. It is judged like any other goal, from the
+same seeds and items. Which head has the least expected regret follows from the goals' regrets alone:
+Σ weight · regret / region, so a page can follow other weights without new draws.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+import numpy as np
+
+from spaceform.study.verdict.decide import GoalVerdict, Relation, decide
+from spaceform.study.verdict.evidence import Evidence, Series
+from spaceform.study.verdict.goals import REGIONS, Goal
+
+OVERALL = "overall"
+_SAME_COST = 1.25  # costs up to this ratio are the same
+
+
+@final
+@dataclass(frozen=True)
+class Cost:
+    """What a head costs."""
+
+    fit_seconds: float
+    predict_seconds: float = 0.0
+    """For the test split."""
+    complexity: int = 0
+    """Of two heads at the same cost the one with less is simpler."""
+
+    @property
+    def seconds(self) -> float:
+        """Fit and prediction."""
+        return self.fit_seconds + self.predict_seconds
+
+
+class Why(Enum):
+    """Why a head is chosen."""
+
+    ONLY = "only"
+    """It is the only one with a figure."""
+    CLEAR = "clear"
+    """All the others are worse."""
+    LEAST_REGRET = "least regret"
+    """Others may be better; on average it loses least."""
+    FIRST = "first"
+    """Others are equivalent, and none is cheaper or simpler."""
+    CHEAPER = "cheaper"
+    """Practically as good as the best, and cheaper."""
+    SIMPLER = "simpler"
+    """Practically as good as the best, at the same cost, and simpler."""
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """The head to take for one goal, ties broken."""
+
+    label: str
+    why: Why
+    first: str
+    """The head of least expected regret."""
+    time: float | None
+    """Its cost in times of that of `first`; None where costs are not known."""
+
+
+@final
+@dataclass(frozen=True)
+class Recommendation:
+    """One head over all goals."""
+
+    choice: Choice
+    verdict: GoalVerdict
+    """Of the overall goal, in regions of equivalence."""
+    weights: Mapping[str, float]
+    """By column, with the sum 1: of the goals that count."""
+    left_out: tuple[str, ...]
+    """Columns with a weight that some head has no figure for: they do not count."""
+    goals: Mapping[str, Choice]
+    """The choice for each goal, by column."""
+
+
+def recommend(
+    evidence: Evidence,
+    verdicts: Sequence[GoalVerdict],
+    weights: Mapping[str, float] | None = None,
+    costs: Mapping[str, Cost] | None = None,
+    *,
+    seed: int = 0,
+) -> Recommendation | None:
+    """The overall choice and that of each goal; `weights` by column stand in for the goals' own.
+
+    Regions are those of the verdicts. None where no goal counts: no weight, or figures missing.
+    """
+    goals = {one.goal.column: one.goal for one in verdicts}
+    given = {column: goal.weight for column, goal in goals.items()} if weights is None else dict(weights)
+    _check(given, goals)
+    asked = [column for column, weight in given.items() if weight > 0 and column in goals]
+    counted: list[str] = []
+    for column in asked:  # goals that leave some head without a run do not count
+        if all(_seeds(evidence, *counted, column).values()):
+            counted.append(column)
+    if not counted or not evidence.labels:
+        return None
+    total = sum(given[column] for column in counted)
+    shares = {column: given[column] / total for column in counted}
+    overall = decide(combined(evidence, goals, shares), seed=seed).goals[0]
+    choice = break_tie(overall, costs)
+    by_goal = {one.goal.column: break_tie(one, costs) for one in verdicts}
+    assert choice is not None
+    return Recommendation(
+        choice,
+        overall,
+        shares,
+        tuple(column for column in asked if column not in counted),
+        {column: found for column, found in by_goal.items() if found is not None},
+    )
+
+
+def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> Choice | None:
+    """The choice of a goal: of equivalent heads the cheapest, and of those at the same cost the simplest."""
+    if verdict.choice is None:
+        return None
+    first = verdict.choice
+    open_ones = [one for one in verdict.standings if one.relation is Relation.OPEN]
+    ties = [first, *verdict.equivalent]
+    plain = (
+        Why.ONLY
+        if len(verdict.standings) == 1
+        else Why.LEAST_REGRET
+        if open_ones
+        else Why.FIRST
+        if len(ties) > 1
+        else Why.CLEAR
+    )
+    if costs is None or any(label not in costs for label in ties):
+        return Choice(first, plain, first, None)
+    cheapest = min(costs[label].seconds for label in ties)
+    cheap = [label for label in ties if costs[label].seconds <= _SAME_COST * cheapest]
+    simplest = min(costs[label].complexity for label in cheap)
+    label = next(label for label in cheap if costs[label].complexity == simplest)
+    time = costs[label].seconds / costs[first].seconds if costs[first].seconds > 0 else None
+    if label == first:
+        return Choice(first, plain, first, time)
+    return Choice(label, Why.SIMPLER if first in cheap else Why.CHEAPER, first, time)
+
+
+def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str, float]) -> Evidence:
+    """The overall goal as evidence: each item's weighted contributions to all goals, in regions."""
+    factor = {column: shares[column] * goals[column].sign / goals[column].region for column in shares}
+    known = all(
+        one.values.shape[1] > 1
+        for column in shares
+        for label, one in evidence.series[column].items()
+        if label in evidence.labels
+    )
+    series = {label: _sum(label, evidence, factor, known) for label in evidence.labels}
+    typical = np.sqrt(sum((factor[c] * goals[c].typical_seed_deviation) ** 2 for c in shares))
+    goal = Goal(
+        OVERALL, "overall", "all goals together", REGIONS, True, 1.0, float(typical), np.inf, least=-np.inf
+    )
+    return Evidence(evidence.labels, (), (goal,), {OVERALL: series})
+
+
+def _sum(label: str, evidence: Evidence, factor: Mapping[str, float], known: bool) -> Series:
+    """Goals on the same items are added item by item; other items stand beside them.
+
+    The items of a part of n out of N count N/n times, so that the mean over all is the sum of the means.
+    """
+    seeds = _seeds(evidence, *factor)[label]
+    parts: dict[int, np.ndarray[tuple[int, int], np.dtype[np.float64]]] = {}
+    doubt = 0.0
+    for column, times in factor.items():
+        one = evidence.series[column][label]
+        rows = times * one.values[[one.seeds.index(seed) for seed in seeds]]
+        rows = rows if known else rows.mean(1, keepdims=True)
+        parts[rows.shape[1]] = parts[rows.shape[1]] + rows if rows.shape[1] in parts else rows
+        doubt += times**2 * one.doubt
+    total = sum(rows.mean(1, keepdims=True) for rows in parts.values())
+    N = sum(parts)
+    spread = [N / n * (rows - rows.mean(1, keepdims=True)) for n, rows in parts.items()]
+    return Series(seeds, total + np.concatenate(spread, axis=1), {}, doubt)
+
+
+def _seeds(evidence: Evidence, *columns: str) -> dict[str, tuple[int, ...]]:
+    """Seeds of each head that have a figure in all of these goals."""
+    return {
+        label: tuple(
+            seed
+            for seed in evidence.series[columns[0]][label].seeds
+            if all(seed in evidence.series[column][label].seeds for column in columns)
+        )
+        for label in evidence.labels
+    }
+
+
+def _check(weights: Mapping[str, float], goals: Mapping[str, Goal]) -> None:
+    for column, weight in weights.items():
+        if column not in goals:
+            raise ValueError(f"there is no goal {column!r} to weigh; choose from {', '.join(goals)}")
+        if not (np.isfinite(weight) and weight >= 0):
+            raise ValueError(f"the weight of {column} must be 0 or more, got {weight!r}")

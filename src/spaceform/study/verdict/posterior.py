@@ -1,0 +1,227 @@
+"""How far the means of a study may lie from the truth: items and seeds as crossed random effects.
+
+A run's item contributes y[h, s, i] = θ_h + a_hs + b_hi + e_hsi: head, seed, item, and what only this run does
+with this item. The mean over S seeds and N items errs by
+
+    b/N, which the heads share, item by item: its covariance over heads is that of the items' means over the
+         seeds, less the part e/S in it (analysis of variance);
+    (a + e/N)/S, independent from head to head: its variance is that of the S figures.
+
+(Seeds start the nets alike, but the figures of different heads over the same seeds are hardly correlated:
+−0.1 to 0.4, mostly near 0, in the published studies. Taking them as independent errs on the safe side.)
+
+Two to ten figures do not tell their own variance well. It is known to be at least e/N, which thousands of
+items tell; and heads of one study vary alike in units of e/N. So each head's variance is a mixture of its own
+and of what the heads have in common (an inverse χ² prior whose scale is fitted by maximum likelihood), and
+the truth given the figures is Student's t and not normal. With one seed the variance is that of the other
+heads, or what is typical of the goal.
+
+The best of several noisy means is best partly by luck. So the true figures of the heads have a common prior,
+Student's t with 4 degrees of freedom around their mean, whose width the figures tell: where they differ no
+more than noise does, differences shrink; a head far off stays there (`shrinkage`). References stand outside.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from spaceform.study.verdict.evidence import Series
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.shrinkage import conditional_draws
+
+_FREEDOM = 3.0  # degrees of freedom that the heads' common variance counts for
+
+_PRIOR_WIDTH = 20.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
+_NEGLIGIBLE = 1e-3  # regions
+_DRAWS_PER_CHAIN = 8
+_INTERVAL_DRAWS = 4096
+
+Vector = Float[NDArray[np.float64], " labels"]
+Draws = Float[NDArray[np.float64], "draws labels"]
+
+
+class Source(Enum):
+    """Where the variance over seeds comes from."""
+
+    SEEDS = "seeds"
+    """The label's own seeds, moderated by the others'."""
+    OTHERS = "others"
+    """One seed only: the variance of the other heads."""
+    TYPICAL = "typical"
+    """One seed of every head: what is typical of the goal."""
+    FIXED = "fixed"
+    """A reference that does not depend on a seed."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """The true figures of all labels in one goal, given the evidence. Everything in the goal's unit."""
+
+    labels: tuple[str, ...]
+    mean: Vector
+    seeds: Int[NDArray[np.int64], " labels"]
+    items: int
+    """0 where the items are not known: then the truth is that of this test split."""
+    item_covariance: Float[NDArray[np.float64], "labels labels"]
+    """Of the means, from the items."""
+    seed_variance: Vector
+    """Of one run's figure over seeds."""
+    freedom: Vector
+    """Degrees of freedom of `seed_variance`."""
+    least: Vector
+    """What the variance over seeds cannot be below: e/N."""
+    source: tuple[Source, ...]
+    candidate: NDArray[np.bool_]
+    """Whether a label is a head, and no reference."""
+    region: float
+
+    def item_error(self) -> Vector:
+        """Standard errors of the means from the items."""
+        return np.sqrt(np.diagonal(self.item_covariance))
+
+    def seed_error(self) -> Vector:
+        """Standard errors of the means from the seeds."""
+        return np.sqrt(self.seed_variance / self.seeds)
+
+    def draw(self, draws: int, seed: int, *, seeds: Vector | None = None, more_items: float = 1.0) -> Draws:
+        """Draws of the true figures; the same seed gives the same ones.
+
+        As if there were other numbers of seeds and `more_items` times the items, the means being the same.
+        """
+        rng = np.random.default_rng(seed)
+        chains = max(1, draws // _DRAWS_PER_CHAIN)
+        counts = self.seeds.astype(np.float64) if seeds is None else seeds
+        own = self._seed_variances(rng, chains) / counts
+        small = (_NEGLIGIBLE * self.region) ** 2  # keeps the matrix regular where nothing varies
+        error = self.item_covariance / more_items + (own + small)[:, :, None] * np.eye(len(self.labels))
+        return conditional_draws(
+            self.mean, error, self.candidate, _PRIOR_WIDTH * self.region, _DRAWS_PER_CHAIN, rng
+        )
+
+    def interval(self, level: float) -> tuple[Vector, Vector]:
+        """Of each true figure by itself, whatever the other heads did."""
+        rng = np.random.default_rng(0)
+        own = np.sqrt(self._seed_variances(rng, _INTERVAL_DRAWS) / self.seeds)
+        shape = (_INTERVAL_DRAWS, len(self.labels))
+        error = np.abs(np.hypot(own, self.item_error()) * rng.standard_normal(shape))
+        half = np.quantile(error, level, axis=0)
+        return self.mean - half, self.mean + half
+
+    def _seed_variances(self, rng: np.random.Generator, draws: int) -> Draws:
+        drawn = self.freedom * self.seed_variance / rng.chisquare(self.freedom, (draws, len(self.labels)))
+        return np.where(self.seed_variance > 0, np.maximum(drawn, self.least), 0.0)
+
+
+def posterior(
+    series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
+) -> Posterior:
+    """Of labels that have at least one figure. Without `new_items` the truth is that of this test split."""
+    labels = tuple(label for label, one in series.items() if one.seeds)
+    rows = [series[label] for label in labels]
+    fixed = np.array([label in references for label in labels])
+    S = np.array([len(one.seeds) for one in rows])
+    known = all(one.values.shape[1] > 1 for one in rows)
+    N = rows[0].values.shape[1] if rows else 1
+    e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
+    if known and new_items:
+        items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)
+        items += np.diag([one.doubt for one in rows])
+    else:
+        items = np.zeros((len(rows), len(rows)))
+    seen, floors, freedom, source = _seed_variances(rows, fixed, e / N, known, goal.typical_seed_deviation)
+    return Posterior(
+        labels,
+        np.array([one.figures.mean() for one in rows]),
+        S,
+        N if known and new_items else 0,
+        items,
+        seen,
+        freedom,
+        floors,
+        source,
+        ~fixed,
+        goal.region,
+    )
+
+
+def _interaction(values: Float[NDArray[np.float64], "seeds items"]) -> float:
+    """Variance e of what only one run does with one item; NaN with one seed."""
+    S, N = values.shape
+    if S < 2 or N < 2:
+        return float("nan")
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    return float((rest**2).sum()) / ((S - 1) * (N - 1))
+
+
+def _item_covariance(rows: Sequence[Series], e: Vector) -> Float[NDArray[np.float64], "labels labels"]:
+    """Covariance over items of the means over seeds, without the part e/S that the seeds account for."""
+    means = np.stack([one.values.mean(0) for one in rows])
+    means -= means.mean(1, keepdims=True)
+    S = np.array([len(one.seeds) for one in rows])
+    return means @ means.T / (means.shape[1] - 1) - np.diag(e / S)
+
+
+def _seed_variances(
+    rows: Sequence[Series], fixed: NDArray[np.bool_], floor: Vector, known: bool, typical: float
+) -> tuple[Vector, Vector, Vector, tuple[Source, ...]]:
+    """Moderated variances of a run's figure over seeds, their floors and degrees of freedom."""
+    own = np.array([one.figures.var(ddof=1) if len(one.seeds) > 1 else np.nan for one in rows])
+    d = np.array([len(one.seeds) - 1.0 for one in rows])
+    several = (d > 0) & ~fixed
+    unit = np.ones(len(rows))
+    if known and (floor[several] > 0).any():
+        unit = np.where(several & (floor > 0), floor, np.mean(floor[several & (floor > 0)]))
+    if several.any():
+        common = unit * _common_scale(own[several] / unit[several], d[several])
+    else:
+        common = np.full(len(rows), typical**2)
+    variance = np.where(several, (_FREEDOM * common + d * np.nan_to_num(own)) / (_FREEDOM + d), common)
+    variance = np.where(fixed, 0.0, variance)
+    least = np.where(several & known, np.nan_to_num(floor), 0.0)
+    other = Source.OTHERS if several.any() else Source.TYPICAL
+    source = tuple(
+        Source.FIXED if still else Source.SEEDS if many else other
+        for still, many in zip(fixed, several, strict=True)
+    )
+    return np.maximum(variance, least), least, _FREEDOM + d, source
+
+
+def _common_scale(ratios: Vector, d: Vector) -> float:
+    """The scale s of variances whose ratios to s are F-distributed with d and d0 degrees of freedom.
+
+    Maximum likelihood: Σ (d + d0) d r/(d r + d0 s) = Σ d, whose left side falls with s.
+    """
+    d0 = _FREEDOM
+    if not (ratios > 0).any():
+        return 0.0
+
+    def excess(s: float) -> float:
+        return float(((d + d0) * d * ratios / np.maximum(d * ratios + d0 * s, 1e-300) - d).sum())
+
+    low, high = 0.0, float(ratios.max()) + 1e-300
+    if excess(low) <= 0:
+        return 0.0
+    while excess(high) > 0:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _nearest_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The nearest matrix without negative eigenvalues."""
+    root = _root(matrix)
+    return root @ root.T
+
+
+def _root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R with R Rᵀ = covariance; negative eigenvalues count as 0."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 0.0))

@@ -1,0 +1,121 @@
+"""Which heads need more seeds: three for all, then more for those in question, until the choice is safe.
+
+More seeds take away the doubt that comes from the seeds and no other: the test items stay the same. So a race
+asks what is true of this test split, and stops where the expected regret of every goal's choice, over seeds
+alone, is below the goal's region of equivalence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+from spaceform.study.verdict.decide import GoalVerdict, Verdict, decide
+from spaceform.study.verdict.evidence import Evidence
+
+FIRST_SEEDS = 3
+MOST_SEEDS = 10
+_IN_QUESTION = 0.05
+
+
+class Reason(Enum):
+    """Why a race goes on or stops."""
+
+    FIRST_SEEDS = "first seeds"
+    """Some head has fewer seeds than every head gets."""
+    REGRET = "regret"
+    """The expected regret of a choice is not yet below its region."""
+    SETTLED = "settled"
+    MOST_SEEDS = "most seeds"
+    """All heads in question have as many seeds as any head gets."""
+    ONE_HEAD = "one head"
+    """There is nothing to choose between."""
+
+
+@final
+@dataclass(frozen=True)
+class Question:
+    """One goal in the race."""
+
+    column: str
+    choice: str
+    regret: float
+    """Expected regret of the choice over seeds, in the goal's unit."""
+    region: float
+    settled: bool
+    heads: tuple[str, ...]
+    """Heads that may still be the best, the choice among them; the choice alone where it is settled."""
+    best: Mapping[str, float]
+    """Probability of being the best, over seeds."""
+
+
+@final
+@dataclass(frozen=True)
+class Decision:
+    """What to run next."""
+
+    go_on: bool
+    reason: Reason
+    seeds: Mapping[str, int]
+    """How many seeds each head should have by the end of the next round; as many as it has where it stops."""
+    questions: tuple[Question, ...]
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Heads that get another seed."""
+        return tuple(label for question in self.questions for label in question.heads if not question.settled)
+
+
+def race(
+    evidence: Evidence,
+    *,
+    columns: Sequence[str] | None = None,
+    regions: Mapping[str, float] | None = None,
+    first: int = FIRST_SEEDS,
+    most: int = MOST_SEEDS,
+    step: int = 1,
+    seed: int = 0,
+) -> Decision:
+    """The next round, for the goals of these columns (default: those with a weight)."""
+    if not 1 <= first <= most:
+        raise ValueError(f"first must lie between 1 and most = {most}, got {first}")
+    if step < 1:
+        raise ValueError(f"step must be at least 1, got {step}")
+    now = {label: len(evidence.seeds(label)) for label in evidence.labels}
+    if min(now.values(), default=0) < first:
+        wanted = {label: max(count, first) for label, count in now.items()}
+        return Decision(True, Reason.FIRST_SEEDS, wanted, ())
+    if len(now) < 2:
+        return Decision(False, Reason.ONE_HEAD, now, ())
+    verdict = decide(evidence, regions=regions, seed=seed, new_items=False)
+    questions = tuple(_question(one) for one in _raced(verdict, columns) if one.choice is not None)
+    asked = {label for one in questions if not one.settled for label in one.heads}
+    if not asked:
+        return Decision(False, Reason.SETTLED, now, questions)
+    wanted = {label: min(most, n + step) if label in asked and n < most else n for label, n in now.items()}
+    if wanted == now:
+        return Decision(False, Reason.MOST_SEEDS, now, questions)
+    return Decision(True, Reason.REGRET, wanted, questions)
+
+
+def _raced(verdict: Verdict, columns: Sequence[str] | None) -> tuple[GoalVerdict, ...]:
+    if columns is not None:
+        return tuple(verdict.of(column) for column in columns)
+    return tuple(one for one in verdict.goals if one.goal.weight > 0)
+
+
+def _question(one: GoalVerdict) -> Question:
+    assert one.chosen is not None
+    settled = one.chosen.regret < one.goal.region
+    heads = tuple(
+        s.label for s in one.standings if s.label == one.choice or (s.best >= _IN_QUESTION and not settled)
+    )
+    return Question(
+        one.goal.column,
+        one.chosen.label,
+        one.chosen.regret,
+        one.goal.region,
+        settled,
+        heads,
+        {s.label: s.best for s in one.standings},
+    )

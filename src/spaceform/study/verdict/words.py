@@ -1,0 +1,270 @@
+"""Verdicts in sentences: the one place where findings become prose."""
+
+from collections.abc import Callable, Sequence
+
+from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing
+from spaceform.study.verdict.evidence import Missing
+from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.overall import Choice, Recommendation, Why
+from spaceform.study.verdict.posterior import Source
+from spaceform.study.verdict.race import Decision, Question, Reason
+
+Name = Callable[[str], str]
+
+
+def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
+    """All there is to say of one goal: what to choose first, then how sure, references and limits.
+
+    `name` turns a label into what the reader calls it.
+    """
+    said = [chosen(verdict, choice, name)]
+    said += [one for one in (rivals(verdict, name), settling(verdict, name)) if one]
+    said += [reference(verdict, name)] if verdict.references and verdict.choice else []
+    return said + limits(verdict, name)
+
+
+def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str:
+    """What to choose for a goal, in one sentence."""
+    goal = verdict.goal
+    if choice is None:
+        gaps = [gap for gap in verdict.gaps if gap.runs == gap.of]
+        reason = gaps[0].reason if gaps else Missing.NOT_MEASURED
+        return f"{_capital(goal.purpose)}: nothing to choose by, since {_WHY_NONE[reason]}."
+    one = verdict.of(choice.label)
+    head = f"Choose {name(one.label)}"
+    if choice.why is Why.ONLY:
+        return f"Only {name(one.label)} has a figure for {goal.purpose}: {value(goal, one.mean)}."
+    if choice.why in (Why.CHEAPER, Why.SIMPLER):
+        near = f"within {amount(goal, one.within)} of the best with 95 %"
+        if one.within > goal.region:
+            near = f"practically as good as {name(choice.first)}"
+        gain = (
+            f"and {_time(choice.time)}"
+            if choice.why is Why.CHEAPER and choice.time is not None
+            else f"and simpler than {name(choice.first)} at the same cost"
+        )
+        return f"{head}: {near}, {gain}."
+    if choice.why is Why.FIRST:
+        others = _and([name(label) for label in verdict.equivalent])
+        verb = "is" if len(verdict.equivalent) == 1 else "are"
+        return f"{head} ({value(goal, one.mean)}); {others} {verb} practically as good."
+    if choice.why is Why.CLEAR:
+        return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
+    return (
+        f"{head} ({value(goal, one.mean)}): the best with {probability(one.best)}, "
+        f"on average {amount(goal, one.regret)} behind the best."
+    )
+
+
+def rivals(verdict: GoalVerdict, name: Name = str) -> str:
+    """Which heads may be better than the choice, and which are worse; empty where there is nothing to add."""
+    parts = []
+    may = [one for one in verdict.standings if one.relation is Relation.OPEN]
+    if may:
+        ranked = sorted(may, key=lambda one: -one.best)
+        listed = _and([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
+        parts.append(f"it may be {listed} instead" if len(may) == 1 else f"it may also be {listed}")
+    same = [one for one in verdict.standings if one.relation is Relation.EQUIVALENT]
+    if same and may:
+        parts.append(f"{_and([name(one.label) for one in same])} {_are(same)} practically as good")
+    behind = [one for one in verdict.standings if one.relation is Relation.WORSE]
+    if behind and (may or same):
+        parts.append(f"{_and([name(one.label) for one in behind])} {_are(behind)} worse")
+    return f"{_capital('; '.join(parts))}." if parts else ""
+
+
+def settling(verdict: GoalVerdict, name: Name = str) -> str:
+    """What would settle a goal; empty where nothing is open."""
+    found, goal = verdict.settlement, verdict.goal
+    if found is None or verdict.choice is None:
+        return ""
+    if not found.settled:
+        region = amount(goal, goal.region)
+        if found.seeds is not None:
+            return f"About {found.seeds} seeds of each head would bring the expected loss below {region}."
+        if found.items is not None:
+            return (
+                f"More seeds alone do not bring the expected loss below {region}; "
+                f"about {_round(found.items)} test items would (there are {verdict.items:,})."
+            )
+        return f"More seeds do not bring the expected loss below {region}."
+    if found.rival is None or verdict.of(found.rival).relation is not Relation.OPEN:
+        return ""
+    pair = f"{name(verdict.choice)} from {name(found.rival)}"
+    if found.seeds_to_tell is None:
+        return f"No number of seeds up to 100 tells {pair} on this test split; the expected loss is small."
+    return f"To tell {pair} would take about {found.seeds_to_tell} seeds of each; the expected loss is small."
+
+
+def reference(verdict: GoalVerdict, name: Name = str) -> str:
+    """The choice against the best of the references."""
+    best, goal = verdict.reference, verdict.goal
+    assert best is not None
+    assert verdict.choice is not None
+    lead, label = best.lead, name(best.label)
+    if lead.sure and lead.mean > 0:
+        return (
+            f"{_capital(name(verdict.choice))} is {amount(goal, lead.mean)} better than {label} "
+            f"(95 %: {_span(goal, lead.low, lead.high)})."
+        )
+    if best.any_better:
+        return f"Some head is better than {label}, though {name(verdict.choice)} is not surely so."
+    side = "ahead" if lead.mean > 0 else "behind"
+    sure = ", surely" if lead.sure else f" (95 %: {_span(goal, lead.low, lead.high)})"
+    return (
+        f"No head is shown to be better than {label} here: "
+        f"{name(verdict.choice)} is {amount(goal, abs(lead.mean))} {side}{sure}."
+    )
+
+
+def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
+    """What the verdict rests on where that is less than usual."""
+    goal, said = verdict.goal, []
+    sources = {one.source for one in verdict.standings}
+    if Source.TYPICAL in sources:
+        typical = amount(goal, goal.typical_seed_deviation)
+        said.append(
+            "One seed each: how much seeds differ is not known here; "
+            f"{typical}, typical of this figure, stands in."
+        )
+    alone = [name(one.label) for one in verdict.standings if one.source is Source.OTHERS]
+    if alone:
+        has = "has" if len(alone) == 1 else "have"
+        said.append(f"{_and(alone)} {has} one seed; the spread of the others stands in.")
+    if not verdict.items and verdict.choice:
+        said.append(
+            "Only the figures of the runs are known, not those of the items: this holds for this test split."
+        )
+    if verdict.choice:
+        said += [_gap(gap, name) for gap in verdict.gaps if gap.reason is not Missing.NOT_MEASURED]
+    return said
+
+
+def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> list[str]:
+    """The recommendation and its weights."""
+    one = found.verdict.of(found.choice.label)
+    titles = {goal.column: goal.title for goal in goals}
+    first = f"Choose {name(found.choice.label)}"
+    if found.choice.why in (Why.CHEAPER, Why.SIMPLER):
+        gain = (
+            _time(found.choice.time)
+            if found.choice.why is Why.CHEAPER and found.choice.time is not None
+            else "simpler at the same cost"
+        )
+        first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
+    elif found.choice.why is Why.ONLY:
+        first += ": it is the only head."
+    else:
+        first += f": the best over all goals with {probability(one.best)}."
+    weights = ", ".join(
+        f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
+    )
+    said = [first, f"Weights: {weights}; each goal counts in units of the difference that matters in it."]
+    if found.left_out:
+        missing = _and([titles[column] for column in found.left_out])
+        said.append(f"Left out, since some head has no figure: {missing}.")
+    return said
+
+
+def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:
+    """Why a race goes on or stops, and the goals behind it."""
+    titles = {goal.column: goal for goal in goals}
+    going = list(dict.fromkeys(decision.runs))
+    said = {
+        Reason.FIRST_SEEDS: "Every head gets its first seeds.",
+        Reason.REGRET: f"More seeds for {_and([name(label) for label in going])}." if going else "",
+        Reason.SETTLED: "No more seeds: for every goal the expected loss is below what matters.",
+        Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
+        Reason.ONE_HEAD: "No more seeds: there is one head only.",
+    }[decision.reason]
+    return [said, *(_question(one, titles[one.column], name) for one in decision.questions)]
+
+
+def value(goal: Goal, x: float) -> str:
+    """`97.3 %`, or `0.312`."""
+    return f"{x:.{goal.unit.digits}f} {goal.unit.sign}".rstrip()
+
+
+def amount(goal: Goal, x: float) -> str:
+    """A difference: `0.2 points`, `0.012 NLL`; what rounds to nothing says so."""
+    digits = goal.unit.digits
+    smallest = 10.0**-digits
+    size = f"less than {smallest:.{digits}f}" if 0 <= x < smallest / 2 else f"{x:.{digits}f}"
+    return f"{size} {goal.unit.name}".rstrip()
+
+
+def probability(p: float) -> str:
+    """`87 %`, never 0 or 100."""
+    return "over 99 %" if p > 0.995 else "under 1 %" if p < 0.005 else f"{100 * p:.0f} %"
+
+
+_WHY_NONE = {
+    Missing.NO_MISTAKES: "no run made a mistake, and there is nothing to tell right from wrong by",
+    Missing.ALL_WRONG: "every run got every item wrong",
+    Missing.NOTHING_RELEVANT: "no item has another of its class to find",
+    Missing.NOT_MEASURED: "no run has this figure",
+}
+_WHY_SOME = {
+    Missing.NO_MISTAKES: "made no mistake",
+    Missing.ALL_WRONG: "got every item wrong",
+    Missing.NOTHING_RELEVANT: "had nothing to find",
+    Missing.NOT_MEASURED: "did not measure it",
+}
+
+
+def _gap(gap: Gap, name: Name) -> str:
+    which = "every run" if gap.runs == gap.of else f"{gap.runs} of {gap.of} runs"
+    return f"{_capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no figure here."
+
+
+def _question(one: Question, goal: Goal, name: Name) -> str:
+    state = "settled" if one.settled else "in question: " + _and([name(label) for label in one.heads])
+    return (
+        f"{_capital(goal.title)}: {name(one.choice)}, expected loss {amount(goal, one.regret)} "
+        f"of {amount(goal, one.region)} allowed; {state}."
+    )
+
+
+def _next(verdict: GoalVerdict, name: Name) -> str:
+    others = [one for one in verdict.standings if one.label != verdict.choice]
+    nearest: Standing = min(others, key=lambda one: one.behind.mean)
+    goal, gap = verdict.goal, nearest.behind
+    return (
+        f"all other heads are worse; the next, {name(nearest.label)}, by {amount(goal, gap.mean)} "
+        f"(95 %: {_span(goal, gap.low, gap.high)})"
+    )
+
+
+def _span(goal: Goal, low: float, high: float) -> str:
+    digits = goal.unit.digits
+    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−")
+
+
+def _time(ratio: float | None) -> str:
+    assert ratio is not None
+    for share, words in (
+        (0.5, "half the time"),
+        (1 / 3, "a third of the time"),
+        (0.25, "a quarter of the time"),
+    ):
+        if abs(ratio / share - 1) <= 0.12:
+            return words
+    return f"{100 * ratio:.0f} % of the time"
+
+
+def _are(some: Sequence[Standing]) -> str:
+    return "is" if len(some) == 1 else "are"
+
+
+def _round(n: int) -> str:
+    """Two digits that count."""
+    step = 10 ** max(0, len(str(n)) - 2)
+    return f"{-(-n // step) * step:,}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,311 @@
+"""The verbs: compare heads on data, repeat the paper, search rates. Each leaves a folder and gives a `Study`.
+
+What the command line does is done here. A call that was interrupted goes on when it is made again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from spaceform.data import load
+from spaceform.data.dataset import Task
+from spaceform.run.recipe import Recipe, RecipeError, unknown
+from spaceform.study import plan, published
+from spaceform.study.choices import Length, Sampler
+from spaceform.study.feature_search import search_features
+from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
+from spaceform.study.place import Event, Place, Watcher, unwatched
+from spaceform.study.processes import Processes
+from spaceform.study.references import make_references
+from spaceform.study.seeds import Seeds
+from spaceform.verbs.outcome import Study
+from spaceform.verbs.source import Data, find
+
+Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
+"""Given how far the runs are, a context whose value is told of every event."""
+Say: TypeAlias = Callable[[str], None]
+"""Told a sentence, such as `print`."""
+
+
+CANDIDATES = 16
+"""Tried for each head on features of one's own."""
+
+
+def silent(sentence: str) -> None:
+    """Says nothing."""
+
+
+def compare(
+    data: Data,
+    heads: str | Iterable[str] = "all",
+    *,
+    seeds: int | Literal["auto"] | None = None,
+    out: str | Path | None = None,
+    budget: Length | None = None,
+    task: Task | None = None,
+    net: str | None = None,
+    imbalance: float = 1.0,
+    label_noise: float = 0.0,
+    temperatures: Sequence[str | float] = (),
+    recipes: Sequence[str | Path] = (),
+    search: int | None = None,
+    minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on: Place | None = None,
+    workers: int | None = None,
+    watch: Watch | None = None,
+    say: Say = silent,
+) -> Study:
+    """Train every head under the same conditions, on the same split, once for each seed.
+
+    `data` is a name, a path, a `Dataset` or the arrays (X, y). `heads` are names, "all" or "paper". The study
+    is kept in the folder `out` (default `spaceform-NAME`). `budget` says how long to train ("quick" unless
+    given), `temperatures` gives variants ("learned", 16, ...) of heads that have one, `recipes` are files to
+    use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
+
+    `search` is the number of candidates that are tried for each head on the validation split before the runs;
+    on features of your own it is 16 unless given, and 0 turns it off. Reference rows stand beside the heads
+    there: what people would use instead. `seeds` is the number of runs of each head, or "auto": three, then
+    more, up to ten, for the heads that are still in question. That is the rule on features of your own; else
+    it is three. `minutes` bounds the time of search and runs, and the answer says how sure it is.
+
+    The runs are carried out `on` local `Processes()`, or on `Ray(...)`; `workers` processes decode the photos
+    of each run. `say=print` tells what happens.
+    """
+    if recipes and (net or budget):
+        option, key = ("--net", "net.name") if net else ("--budget", "budget.epochs")
+        raise RecipeError(
+            f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
+        )
+    source, folder = find(data, out)
+    conditions = plan.Conditions(budget or "quick", task, imbalance, label_noise, net, settings)
+    found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
+    if recipes:
+        found = plan.read_recipes(recipes, found, settings)
+    variants = [str(value) for value in temperatures]
+    engine = _by_engine(found)
+    trials = (CANDIDATES if engine and not recipes else 0) if search is None else search
+    rule = Seeds.of(seeds, auto=engine, minutes=minutes)
+    plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
+    notes: dict[str, Any] = {"kind": "compare", "data": source.dataset.name, "budget": conditions.budget}
+    notes |= {"data_note": source.dataset.note} if source.dataset.note else {}
+    place = on or Processes()
+    here = place if isinstance(place, Processes) else Processes()
+    with locked(folder):
+        source.keep()
+        if trials:
+            limit = rule.searching(len(found))
+            found, notes["searched"] = _search(
+                found, folder / "search", trials, seconds=limit, on=here, workers=workers, say=say
+            )
+            for head, sentence in notes["searched"].items():
+                say(f"{head}: {sentence}")
+        notes["search"] = _searched(trials)
+        if engine:
+            first = next(iter(found.values()))
+            make_references(first, folder, trials=max(1, trials), on=here, say=say)
+        runs = partial(plan.jobs, found, temperatures=variants)
+        return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say)
+
+
+def reproduce(
+    name: str,
+    heads: str | Iterable[str] = "paper",
+    *,
+    seeds: int = published.SEEDS,
+    epochs: int | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on: Place | None = None,
+    workers: int | None = None,
+    watch: Watch | None = None,
+    say: Say = silent,
+) -> Study:
+    """Run the paper's recipes on one of its data sets; `study.beside_paper` has its cells and ours.
+
+    `epochs` is the most that a run may take. The other options are those of `compare`.
+    """
+    paper_data([name])
+    source, folder = find(name, out or Path("spaceform-reproduce") / name)
+    changes = {**(settings or {}), **({} if epochs is None else {"budget.epochs": epochs})}
+    conditions = plan.Conditions("paper", settings=changes)
+    found = plan.recipes(name, plan.named_heads(heads), conditions, dataset=source.dataset)
+    planned = plan.jobs(found, plan.seeds_from(seeds))
+    limit = min(job.recipe.budget.epochs for job in planned)
+    notes = {
+        "kind": "reproduce",
+        "data": name,
+        "shortened": published.shortened(seeds, limit),
+        "data_note": source.dataset.note,
+        "settings": dict(settings or {}),
+    }
+    return carry_out(folder, planned, notes=notes, on=on, workers=workers, watch=watch, say=say)
+
+
+def paper_data(names: Sequence[str]) -> list[str]:
+    """Data sets of the paper by name, or ["all"]; each of them is there."""
+    chosen = list(published.DATA) if list(names) == ["all"] else list(names)
+    for name in chosen:
+        if name not in published.DATA:
+            raise RecipeError(unknown("data set of the paper", name, [*published.DATA, "all"]))
+        load(name)
+    return chosen
+
+
+def search(
+    data: Data,
+    heads: str | Iterable[str] = "all",
+    *,
+    trials: int = 50,
+    sampler: Sampler = "tpe",
+    storage: str | None = None,
+    out: str | Path | None = None,
+    budget: Length = "quick",
+    task: Task | None = None,
+    net: str | None = None,
+    imbalance: float = 1.0,
+    label_noise: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
+    on: Processes | None = None,
+    workers: int | None = None,
+    say: Say = silent,
+) -> Study:
+    """Search the rates and options of each head on the validation split, with equal effort for each.
+
+    `study.trials` has a row for each trial, `study.recipes` the best recipe of each head; the folder `out`
+    (default `spaceform-NAME-search`) has it as HEAD.toml, which `compare` takes as one of its `recipes`.
+    `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
+    """
+    source, folder = find(data, out, "-search")
+    conditions = plan.Conditions(budget, task, imbalance, label_noise, net, settings)
+    found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
+    with locked(folder):
+        source.keep()
+        _, searched = _search(
+            found,
+            folder,
+            trials,
+            on=on or Processes(),
+            workers=workers,
+            say=say,
+            sampler=sampler,
+            storage=storage,
+        )
+    notes = {"kind": "search", "data": source.name, "searched": searched}
+    return Study(StudyFolder(folder, (), notes))
+
+
+def carry_out(
+    out: str | Path,
+    jobs: Sequence[Job],
+    *,
+    notes: Mapping[str, Any] | None = None,
+    on: Place | None = None,
+    workers: int | None = None,
+    watch: Watch | None = None,
+    say: Say = silent,
+) -> Study:
+    """Plan these runs in a folder and carry them out: for a study that is no comparison of heads."""
+    with locked(out) as folder:
+        return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or _saying(say))
+
+
+def _by_engine(found: Mapping[str, Recipe]) -> bool:
+    return all(recipe.net.name == "features" for recipe in found.values())
+
+
+def _searched(trials: int) -> str:
+    if not trials:
+        return "Rates and options were not searched: a difference of a point or two may be one of rates."
+    return f"{trials} candidates for each head, on the validation split."
+
+
+def _by_seeds(
+    rule: Seeds,
+    runs: Callable[[Sequence[int]], list[Job]],
+    folder: Path,
+    notes: dict[str, Any],
+    place: Place,
+    workers: int | None,
+    watch: Watch,
+    say: Say,
+) -> Study:
+    """The first seeds of every head, then more of those in question for as long as the rule says."""
+    counts = {job.label: rule.first for job in runs(range(1))}
+    rounds: list[dict[str, Any]] = []
+    while True:
+        planned = [job for job in runs(range(max(counts.values()))) if job.recipe.seed < counts[job.label]]
+        study = _carry_out(folder, planned, notes, place, workers, watch)
+        found = rule.next(study.kept)
+        if found is None:
+            return study
+        rounds.append(found.record)
+        notes["race"] = rounds
+        for sentence in found.sentences:
+            say(sentence)
+        if not found.go_on:
+            return Study(StudyFolder.plan(folder, planned, notes))
+        counts = dict(found.counts)
+
+
+def _carry_out(
+    folder: Path,
+    jobs: Sequence[Job],
+    notes: Mapping[str, Any],
+    on: Place,
+    workers: int | None,
+    watch: Watch,
+) -> Study:
+    study = StudyFolder.plan(folder, jobs, notes)
+    try:
+        with watch([study.status(job) for job in jobs]) as watcher:
+            on.finish(study, watcher, workers=workers)
+    finally:
+        study.collect()
+    return Study(study)
+
+
+def _search(
+    found: Mapping[str, Recipe],
+    folder: Path,
+    trials: int,
+    *,
+    on: Processes,
+    say: Say,
+    seconds: float | None = None,
+    **how: Any,
+) -> tuple[dict[str, Recipe], dict[str, str]]:
+    """The best recipe of each head, and a sentence about each; trials run in local processes.
+
+    Heads on features are searched by their engine, for at most so many seconds each; others by Optuna.
+    """
+    if _by_engine(found):
+        return search_features(found, folder, trials=trials, seconds=seconds, on=on)
+    from spaceform.study.search import search_head
+
+    best, sentences = {}, {}
+    for head, recipe in found.items():
+        ended = search_head(recipe, folder, trials=trials, on=on, say=say, **how)
+        best[head], sentences[head] = ended.recipe, ended.sentence
+    return best, sentences
+
+
+def _saying(say: Say) -> Watch:
+    """A sentence for each run that ends."""
+
+    def watch(statuses: Sequence[RunStatus]) -> AbstractContextManager[Watcher]:
+        done = sum(status.state == "finished" for status in statuses)
+
+        def tell(event: Event | None) -> None:
+            nonlocal done
+            if event is not None and event.kind == "finished":
+                done += 1
+                say(f"{event.job.name}: finished ({done} of {len(statuses)})")
+            elif event is not None and event.kind in ("failed", "lost"):
+                say(f"{event.job.name}: {event.kind}: {event.error}")
+
+        return nullcontext(tell if say is not silent else unwatched)
+
+    return watch

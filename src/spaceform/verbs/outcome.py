@@ -1,0 +1,166 @@
+"""A study as its user sees it: the table, the advice, the runs, the report."""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any, final
+
+import pandas as pd
+
+from spaceform.run.finished import Run
+from spaceform.run.recipe import Recipe, load
+from spaceform.study import published, summary
+from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.judge import Advice, judge
+
+
+@final
+class Study:
+    """What `compare`, `reproduce` or `search` left in a folder; `Study.open` reads it again."""
+
+    def __init__(self, kept: StudyFolder) -> None:
+        self._kept = kept
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Study":
+        """The study, or the search, of a folder."""
+        folder = Path(folder)
+        if not (folder / "study.json").exists() and (folder / "search.db").exists():
+            return cls(StudyFolder(folder, (), {"kind": "search"}))
+        return cls(StudyFolder.open(folder))
+
+    def __repr__(self) -> str:
+        return f"Study({str(self.folder)!r}, {len(self.jobs)} runs)"
+
+    @property
+    def kept(self) -> StudyFolder:
+        """The folder behind it, with its plan."""
+        return self._kept
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return self._kept.folder
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The plan: name, label and recipe of every run."""
+        return self._kept.jobs
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """How the plan was made, and what was shortened."""
+        return self._kept.notes
+
+    @property
+    def statuses(self) -> list[RunStatus]:
+        """How far every run is."""
+        return [self._kept.status(job) for job in self.jobs]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row for each run: what it was, how it ended, what was measured."""
+        return self._kept.table()
+
+    @property
+    def runs(self) -> "Runs":
+        """The finished runs by name: `study.runs["vmf-seed0"].predict_proba(images)`."""
+        return Runs(self._kept)
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """The recipe of each row of the table, with its first seed; of a search, the best of each head."""
+        if self.jobs:
+            return {job.label: job.recipe for job in reversed(self.jobs)}
+        return {path.stem: load(path) for path in sorted(self.folder.glob("*.toml"))}
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row for each trial of a search: what was tried, and its validation score."""
+        from spaceform.study import feature_search, search
+
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).trials_of(folder)
+
+    @property
+    def searches(self) -> list[str]:
+        """How far the searches are, a sentence for each head."""
+        from spaceform.study import feature_search, search
+
+        folder = self._search_folder
+        return (search if (folder / "search.db").exists() else feature_search).standing(folder)
+
+    @property
+    def _search_folder(self) -> Path:
+        inside = self.folder / "search"
+        return inside if inside.is_dir() else self.folder
+
+    @property
+    def advice(self) -> Advice | None:
+        """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
+        return judge(self._kept)
+
+    @property
+    def beside_paper(self) -> list[published.Pair]:
+        """The paper's cells and ours, where the paper has this data set."""
+        return published.beside(self.table, str(self.notes.get("data", "")))
+
+    @property
+    def failures(self) -> dict[str, list[str]]:
+        """Why runs failed: the reason, and the names of the runs."""
+        found: dict[str, list[str]] = {}
+        for status in self.statuses:
+            if status.state == "failed":
+                found.setdefault(status.error, []).append(status.job.name)
+        return found
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write tables, figures and one page from what is saved; returns the path of `report.html`."""
+        from spaceform.report import write
+
+        return write([self.folder], out)
+
+    def _repr_html_(self) -> str:
+        """The table and the advice, in a notebook."""
+        return _html(self.table, self.advice)
+
+
+@final
+class Runs(Mapping[str, Run]):
+    """The finished runs of a study, each loaded when it is asked for."""
+
+    def __init__(self, kept: StudyFolder) -> None:
+        self._paths = {job.name: kept.path(job) for job in kept.jobs if kept.status(job).state == "finished"}
+
+    def __getitem__(self, name: str) -> Run:
+        return Run.load(self._paths[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __repr__(self) -> str:
+        return f"Runs({', '.join(self._paths)})"
+
+
+def _html(table: pd.DataFrame, advice: Advice | None) -> str:
+    measures = summary.measures(table)
+    if not measures:
+        return "<p>No run is finished yet.</p>"
+    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in measures}
+    lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in measures)}</tr>"]
+    for label in dict.fromkeys(str(label) for label in table["label"]):
+        cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
+        lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
+    said = advice.sentences() if advice is not None else []
+    notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
+    return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
+
+
+def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
+    if row is None:
+        return "<td>–</td>"
+    text = measure.text(row.mean, row.sem)
+    return f"<td><b>{text}</b></td>" if row.tied else f"<td>{text}</td>"

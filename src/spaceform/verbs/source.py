@@ -1,0 +1,107 @@
+"""What a study is about: data by name or path, a data set that is loaded already, or arrays."""
+
+import io
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaceform.data import CATALOG, DataError, Dataset, load
+from spaceform.run import files
+from spaceform.run.recipe import RecipeError
+from spaceform.study.folder import ARRAYS
+
+Data: TypeAlias = "str | Path | Dataset | Sequence[Any]"
+"""A name, a path, a loaded data set, or the arrays (X, y): features and labels, one row for each item."""
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """Data as recipes name it, and as it is."""
+
+    name: str
+    dataset: Dataset
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What `keep` writes; empty for data that lies elsewhere."""
+
+    def keep(self) -> None:
+        """Write arrays into the study's folder, or make sure that they are there: runs read them again."""
+        path = Path(self.name)
+        if not self.arrays:
+            return
+        if path.exists():
+            if load(path).content != self.dataset.content:
+                raise RecipeError(f"{path} holds other arrays than the ones given; choose another out")
+            return
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **self.arrays)
+        files.write_bytes(path, archive.getvalue())
+
+
+def find(data: Data, out: str | Path | None, ending: str = "") -> tuple[Source, Path]:
+    """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
+    folder = None if out is None else Path(out)
+    if isinstance(data, str | Path):
+        source = Source(str(data), load(data))
+    elif isinstance(data, Dataset) and (place := _place(data)) is not None:
+        source = Source(place, data)
+    else:
+        folder = folder or Path(f"spaceform-arrays{ending}")
+        arrays = _of_dataset(data) if isinstance(data, Dataset) else _of_pair(data)
+        source = Source(str(folder / ARRAYS), _as_dataset(arrays), arrays)
+    return source, folder or Path(f"spaceform-{source.dataset.name}{ending}")
+
+
+def _place(dataset: Dataset) -> str | None:
+    """Where a data set can be read again as it is."""
+    if dataset.name not in CATALOG and len(dataset.source) != 1:
+        return None
+    place = dataset.name if dataset.name in CATALOG else str(dataset.source[0])
+    return place if load(place).content == dataset.content else None
+
+
+def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
+    if dataset.kind != "features":
+        raise RecipeError(
+            f"the {dataset.kind} of {dataset.name!r} cannot be kept in a study; "
+            "give the name or the folder that they are loaded from"
+        )
+    assert not isinstance(dataset.inputs, tuple)
+    arrays: dict[str, NDArray[Any]] = {
+        "X": dataset.inputs.cpu().numpy(),
+        "y": dataset.labels.numpy(),
+        "classes": np.array(dataset.classes),
+    }
+    if dataset.groups is not None:
+        arrays["groups"] = dataset.groups.numpy()
+    if dataset.official is not None:
+        split = np.full(len(dataset), "train", dtype="U5")
+        split[dataset.official.val.numpy()] = "val"
+        split[dataset.official.test.numpy()] = "test"
+        arrays["split"] = split
+    return arrays
+
+
+def _of_pair(data: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    if len(data) != 2:
+        raise RecipeError(f"data is a name, a path, a Dataset or the arrays (X, y); got {len(data)} things")
+    X, y = (np.asarray(part) for part in data)
+    return {"X": X, "y": y.astype(str) if y.dtype == object else y}
+
+
+def _as_dataset(arrays: Mapping[str, NDArray[Any]]) -> Dataset:
+    """What the file of these arrays is read as, with the same checks."""
+    with tempfile.TemporaryDirectory(prefix="spaceform-") as place:
+        path = Path(place) / ARRAYS
+        try:
+            np.savez(path, allow_pickle=False, **arrays)
+            return load(path)
+        except ValueError as error:
+            if isinstance(error, DataError):
+                raise DataError(str(error).replace(str(path), "the arrays")) from None
+            raise DataError(f"X and y must be arrays of numbers or strings ({error})") from None

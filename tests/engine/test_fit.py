@@ -1,0 +1,182 @@
+"""One candidate: it learns, repeats itself to the bit, stops, weighs rows, and says when it diverges."""
+
+import copy
+import json
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from spaceform.engine import (
+    Candidate,
+    Diverged,
+    Part,
+    Rows,
+    fit,
+    fit_temperature,
+    refit,
+    rehearse,
+    weighted_nll,
+)
+from spaceform.heads import HEADS
+from spaceform.heads.base import log_mean_softmax
+from spaceform.nets.features import Pieces, Standardised
+
+SHORT = Candidate(hidden=(32,), dim=8, dropout=0.1, lr=0.01, batch_size=32, epochs=6)
+
+
+def digits(n: int = 600) -> tuple[Rows, Rows]:
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    return Rows.of(x[:n], y[:n]), Rows.of(x[n : n + 300], y[n : n + 300])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_learns_digits(head):
+    train, held_out = digits()
+    found = fit(head, SHORT, train, held_out, seed=0, classes=10)
+    assert found.accuracy > 0.8
+    assert found.nll < 1.2
+    assert found.history[-1].objective < found.history[0].objective
+
+
+@pytest.mark.parametrize("head", ["cosine", "vmf"])
+def test_the_same_seed_gives_the_same_bits_whatever_the_global_generator(head):
+    train, held_out = digits(300)
+    torch.manual_seed(1)
+    first = fit(head, SHORT, train, held_out, seed=3, classes=10)
+    torch.manual_seed(2)
+    again = fit(head, SHORT, train, held_out, seed=3, classes=10)
+    other = fit(head, SHORT, train, held_out, seed=4, classes=10)
+    assert torch.equal(first.logits, again.logits)
+    assert first.history == again.history
+    assert not torch.equal(first.logits, other.logits)
+
+
+def test_a_fit_leaves_the_global_generator_alone():
+    train, held_out = digits(100)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    fit("vmf", replace(SHORT, epochs=1), train, held_out, seed=3, classes=10)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_best_epoch_is_kept_and_training_stops_when_the_loss_rises():
+    train, _ = digits(100)
+    noise = Rows(train.x, train.y.flip(0), train.weight)
+    found = fit("standard", replace(SHORT, epochs=40, lr=0.03), train, noise, seed=0, classes=10)
+    lowest = min(found.history, key=lambda look: look.held_out_nll)
+    assert found.best_epoch == lowest.epoch
+    assert found.history[-1].epoch < 40
+    assert found.nll == pytest.approx(lowest.held_out_nll, abs=1e-6)
+
+
+def test_the_model_predicts_from_features_as_they_came():
+    train, held_out = digits(300)
+    found = fit("vmf", SHORT, train, held_out, seed=0, classes=10)
+    model = found.models[0]
+    torch.testing.assert_close(model.logits(held_out.x), found.logits)
+    torch.testing.assert_close(model.logits(held_out.x[:7]), found.logits[:, :7], rtol=1e-4, atol=1e-4)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin.logits(held_out.x), model.logits(held_out.x))
+    assert all(name.split(".")[0] in ("inputs", "net", "head") for name in model.state_dict())
+
+
+def test_refit_follows_the_same_schedule_for_as_many_epochs():
+    train, held_out = digits(300)
+    candidate = replace(SHORT, epochs=3)
+    found = fit("cosine", candidate, train, held_out, seed=0, classes=10)
+    assert found.best_epoch == 3
+    model = refit("cosine", candidate, train, epochs=3, seed=0, classes=10)
+    assert torch.equal(model.logits(held_out.x), found.logits)
+
+
+def test_parts_take_turns_in_step():
+    train, held_out = digits(300)
+    parts = [Part.of(train, held_out), Part.of(held_out, train)]
+    found = rehearse("cosine", SHORT, parts, seed=0, classes=10)
+    assert len(found.models) == 2
+    assert found.logits.shape == (1, 600, 10)
+    assert torch.equal(found.held_out[0], torch.cat([held_out.y, train.y]))
+
+
+def test_rows_of_weight_zero_are_not_learned_from():
+    train, held_out = digits(300)
+    wrong = Rows(train.x, (train.y + 1) % 10, torch.zeros_like(train.weight))
+    both = Rows(
+        *(torch.cat(pair) for pair in ((train.x, wrong.x), (train.y, wrong.y), (train.weight, wrong.weight)))
+    )
+    found = fit("cosine", SHORT, both, held_out, seed=0, classes=10)
+    assert found.accuracy > 0.75
+
+
+def test_float64_stays_float64():
+    train, held_out = digits(200)
+    train, held_out = (Rows.of(rows.x.double(), rows.y) for rows in (train, held_out))
+    found = fit("standard", SHORT, train, held_out, seed=0, classes=10)
+    assert found.logits.dtype == torch.float64
+
+
+def test_a_candidate_that_diverges_says_so():
+    train, held_out = digits(200)
+    with pytest.raises(Diverged, match=r"finite|nan|inf"):
+        fit("standard", replace(SHORT, lr=1e30, hidden=()), train, held_out, seed=0, classes=10)
+
+
+def test_standardised_features_have_mean_zero_and_spread_one_and_constants_vanish():
+    x = torch.stack([torch.arange(5.0), torch.full((5,), 7.0)], 1)
+    inputs = Standardised(2).fit(x, torch.tensor([1.0, 1, 1, 1, 0]))
+    z = inputs(x)
+    assert z[:4, 0].mean().item() == pytest.approx(0, abs=1e-6)
+    assert z[:4, 0].square().mean().item() == pytest.approx(1, abs=1e-6)
+    assert torch.equal(z[:, 1], torch.zeros(5))
+
+
+def test_the_temperature_undoes_a_scale():
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 4000, 5, generator=g) * 2
+    y = torch.multinomial(logits[0].softmax(1), 1, generator=g)[:, 0]
+    w = torch.ones(4000)
+    T = fit_temperature(logits * 3, y, w)
+    assert pytest.approx(3, rel=0.06) == T
+    assert weighted_nll(logits * 3, y, w, 1 / T) <= weighted_nll(logits * 3, y, w)
+    # by hand: two classes at log 3 : log 1 have probability 3/4
+    half = torch.tensor([[[math.log(3), 0.0]]])
+    assert weighted_nll(half, torch.tensor([0]), torch.ones(1)) == pytest.approx(math.log(4 / 3))
+    assert log_mean_softmax(half).exp()[0, 0].item() == pytest.approx(0.75)
+
+
+def test_a_candidate_is_a_line_of_json():
+    candidate = replace(SHORT, options={"beta": 8.0})
+    assert Candidate.from_dict(json.loads(json.dumps(candidate.to_dict()))) == candidate
+
+
+def test_pieces_are_the_progress_between_quantiles():
+    block = Pieces(2, 2)
+    x = torch.tensor([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
+    block.fit(x, torch.ones(4))
+    assert block.edges[0].tolist() == [0.0, 1.0, 6.0]  # by hand: the lowest, the lower median, the highest
+    assert block.width == 6
+    out = block(torch.tensor([[0.5, 5.0], [3.5, 5.0], [9.0, 5.0]]))
+    assert out[:, 2:4].tolist() == [[0.5, 0.0], [1.0, 0.5], [1.0, 1.0]]
+    assert torch.equal(out[:, 4:], torch.zeros(3, 2))  # a constant has no range
+    # a row of weight two is that row twice
+    other = Pieces(2, 2)
+    other.fit(torch.cat([x, x[:2]]), torch.ones(6))
+    block.fit(x, torch.tensor([2.0, 2, 1, 1]))
+    assert torch.equal(block.edges, other.edges)
+
+
+def test_a_net_of_pieces_learns_what_a_linear_one_cannot():
+    x = torch.linspace(-2, 2, 400)[:, None].repeat(1, 2) + torch.tensor([0.0, 1.0])
+    rows = Rows.of(x, (x[:, 0].abs() > 1).long())
+    plain = Candidate(dim=4, lr=0.03, batch_size=32, epochs=10)
+    found = [
+        fit("standard", replace(plain, pieces=n), rows, rows, seed=0, classes=2).accuracy for n in (0, 8)
+    ]
+    assert found[0] < 0.8
+    assert found[1] > 0.95

@@ -1,0 +1,54 @@
+"""References: the setting with the lowest held-out loss, and probabilities of every class."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from spaceform.engine import REFERENCES, Rows, parts_of, reference
+
+
+def wine(held_out: int | None = 30):
+    x, y = load_wine(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = x[order].astype(np.float32), y[order]
+    if held_out is None:  # three times the same rows: enough for one part
+        train = Rows.of(np.tile(x[:120], (3, 1)), np.tile(y[:120], 3))
+        return parts_of(train, train, seed=0), x[120:], y[120:]
+    return parts_of(Rows.of(x[:90], y[:90]), Rows.of(x[90:120], y[90:120]), seed=0), x[120:], y[120:]
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_learns_wine(name):
+    parts, x, y = wine()
+    assert len(parts) == 3
+    trials = 1 if name == "boosting" else 8
+    found = reference(name, parts, Rows.of(x, y).x, classes=3, trials=trials)
+    p = found.probabilities
+    assert p.shape == (len(x), 3)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-6)
+    assert (p > 0).all()
+    assert (p.argmax(1) == y).mean() > 0.9
+    assert found.best.nll == min(s.nll for s in found.settings)
+    assert found.held_out_probabilities.shape == (120, 3)
+
+
+def test_logistic_regression_is_scikit_learns():
+    parts, x, y = wine(None)
+    assert len(parts) == 1
+    found = reference("logistic", parts, Rows.of(x, y).x, classes=3, trials=8)
+    order = np.random.default_rng(0).permutation(178)[:120]
+    train = np.tile(load_wine().data[order].astype(np.float32), (6, 1))  # what trains and what is held out
+    labels = np.tile(load_wine().target[order], 6)
+    scale = StandardScaler().fit(train)
+    peer = LogisticRegression(C=found.best.options["C"], max_iter=300).fit(scale.transform(train), labels)
+    np.testing.assert_allclose(found.probabilities, peer.predict_proba(scale.transform(x)), atol=2e-3)
+
+
+def test_a_class_without_a_training_row_has_a_small_probability():
+    parts, x, y = wine()
+    p = reference("logistic", parts, Rows.of(x, y).x, classes=4, trials=2).probabilities
+    assert p.shape == (len(x), 4)
+    assert (p[:, 3] < 1e-5).all()
+    assert (p[:, 3] > 0).all()

@@ -1,0 +1,118 @@
+"""The space is equal for all heads; the search halves, goes on, keeps to its time, drops what diverges."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits, load_wine
+
+from spaceform.engine import Candidate, NothingTrained, Rows, Trial, folds, parts_of, rehearse, search, space
+from spaceform.heads import HEADS
+
+SMALL = [
+    Candidate(dim=8, lr=lr, batch_size=64, epochs=8, options={"beta": beta})
+    for beta in (16.0, 8.0)
+    for lr in (3e-2, 1e-2, 3e-4)
+]
+
+
+def digits_parts(held_out: int = 300):
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    return parts_of(
+        Rows.of(x[:500], y[:500]), Rows.of(x[500 : 500 + held_out], y[500 : 500 + held_out]), seed=0
+    )
+
+
+@pytest.mark.parametrize(("features", "rows"), [(13, 100), (384, 9000), (2048, 10_000)])
+@pytest.mark.parametrize("size", [1, 16, 40])
+def test_every_head_gets_the_same_nets_and_rates(features, rows, size):
+    spaces = {head: space(head, features, 20, rows, size=size) for head in HEADS}
+    plain = [[replace(c, options={}) for c in found] for found in spaces.values()]
+    assert all(found == plain[0] for found in plain)
+    assert len(plain[0]) == size
+    assert len(set(plain[0])) == size
+    for head, found in spaces.items():
+        for candidate in found:
+            HEADS[head](4, 3, **candidate.options)
+
+
+def test_the_first_candidate_has_the_defaults_and_all_values_are_tried():
+    found = space("cosine", 384, 20, 9000, searched={"beta": (16.0, 4.0, 64.0), "learn_beta": (True, False)})
+    assert found[0].options == {"beta": 16.0, "learn_beta": True}
+    assert {c.options["beta"] for c in found} == {16.0, 4.0, 64.0}
+    assert {c.options["learn_beta"] for c in found} == {True, False}
+
+
+def test_the_best_trial_has_the_lowest_loss_and_later_rungs_have_fewer_candidates():
+    found = search("cosine", SMALL, digits_parts(), classes=10, seed=0)
+    counts = [sum(t.rung == rung for t in found.trials) for rung in range(3)]
+    assert counts == [6, 2, 1]
+    assert found.best.score == min(t.score for t in found.trials)
+    assert found.candidate == replace(SMALL[found.best.candidate], epochs=found.best.epochs)
+    assert found.complete
+    again = rehearse("cosine", found.candidate, digits_parts(), seed=0, classes=10)
+    assert torch.equal(again.logits, found.fitted.logits)
+    ranked = sorted((t for t in found.trials if t.rung == 0), key=lambda t: t.score)
+    assert {t.candidate for t in found.trials if t.rung == 1} == {t.candidate for t in ranked[:2]}
+
+
+def test_a_search_that_was_killed_goes_on_to_the_same_result():
+    seen: list[str] = []
+    whole = search(
+        "cosine", SMALL, digits_parts(), classes=10, seed=0, on_trial=lambda t: seen.append(_line(t))
+    )
+    assert len(seen) == len(whole.trials)
+    kept = [Trial.from_dict(json.loads(line)) for line in seen[:5]]
+    new: list[Trial] = []
+    resumed = search("cosine", SMALL, digits_parts(), classes=10, seed=0, finished=kept, on_trial=new.append)
+    assert len(new) == len(whole.trials) - 5
+    assert [replace(t, seconds=0.0) for t in resumed.trials] == [
+        replace(t, seconds=0.0) for t in whole.trials
+    ]
+    assert resumed.candidate == whole.candidate
+
+
+def _line(trial: Trial) -> str:
+    return json.dumps(trial.to_dict())
+
+
+def test_what_diverges_is_recorded_and_left_out():
+    wild = replace(SMALL[0], lr=1e30)
+    found = search("standard", [_plain(wild), *map(_plain, SMALL[1:3])], digits_parts(), classes=10, seed=0)
+    assert found.trials[0].error is not None
+    assert math.isnan(found.trials[0].nll)
+    assert found.best.candidate != 0
+    with pytest.raises(NothingTrained, match="standard: all 1 candidates diverged"):
+        search("standard", [_plain(wild)], digits_parts(), classes=10, seed=0)
+
+
+def _plain(candidate: Candidate) -> Candidate:
+    return replace(candidate, options={})
+
+
+def test_no_time_still_gives_an_answer():
+    found = search("cosine", SMALL, digits_parts(), classes=10, seed=0, seconds=0.0)
+    assert len(found.trials) == 1
+    assert not found.complete
+
+
+def test_few_held_out_rows_are_replaced_by_three_folds_of_everything():
+    assert len(digits_parts(300)) == 1
+    parts = digits_parts(100)
+    assert len(parts) == 3
+    assert sum(len(p.held_out) for p in parts) == 600
+    assert all(len(p.train) + len(p.held_out) == 600 for p in parts)
+
+
+def test_folds_deal_out_every_class():
+    x, y = load_wine(return_X_y=True)
+    rows = Rows.of(x, y)
+    fold = folds(rows, seed=1)
+    counts = torch.stack([torch.bincount(rows.y[fold == i], minlength=3) for i in range(3)])
+    assert int((counts.amax(0) - counts.amin(0)).max()) <= 1
+    assert torch.equal(fold, folds(rows, seed=1))
+    assert not torch.equal(fold, folds(rows, seed=2))
