@@ -19,8 +19,8 @@ from spaceform.special._autograd import refuse_gradient
 
 DRAWS = 64
 """Fixed draws of a stochastic head's prediction, unless its `draws` is set."""
-# Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
-_BLOCK = 2**18
+# Numbers of a block of examples (its draws times its classes): 4 MiB in single precision.
+_BLOCK = 2**20
 _NO_GRADIENT = "random draws of a prediction have no gradient: leave out the generator to use the fixed ones"
 
 
