@@ -188,6 +188,30 @@ def test_divergences_against_draws(dim, pair):
     assert error < 5 * ratio.std().item() / math.sqrt(len(ratio)) + 1e-12
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dim", [3, 128, 512])
+def test_divergence_from_the_uniform_law_keeps_its_digits_in_float32(family, dim):
+    k = torch.tensor([1e-2, 1.0, 30.0, 1e4, 1e6, 1e8])
+    single = kl_divergence(family(axis(dim, torch.float32), k), HypersphericalUniform(dim))
+    wide = HypersphericalUniform(dim, dtype=torch.float64)
+    double = kl_divergence(family(axis(dim), k.double()), wide)
+    torch.testing.assert_close(single.double(), double, rtol=2e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 40])
+def test_gradients_of_the_divergence_of_two_concentrations(dim):
+    k = torch.tensor([0.0, 0.3, 7.0, 500.0], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([2.0, 0.1, 9.0, 300.0], dtype=torch.float64, requires_grad=True)
+    mu, nu = axis(dim), at_angle(torch.tensor(0.4, dtype=torch.float64), dim)
+
+    def divergence(k, other):
+        return kl_divergence(
+            VonMisesFisher(mu, k, validate_args=False), VonMisesFisher(nu, other, validate_args=False)
+        )
+
+    assert torch.autograd.gradcheck(divergence, (k, other))
+
+
 def test_divergences_are_zero_positive_and_batched():
     mu = axis(6).expand(4, 6)
     k = torch.tensor([0.0, 1.0, 50.0, 1e6], dtype=torch.float64)

@@ -58,6 +58,7 @@ def test_bases_are_abstract(cls):
     ("kwargs", "sentence"),
     [
         ({"dim": 0}, "dim must be a positive integer, got 0"),
+        ({"dim": True}, "dim must be a positive integer, got True"),
         ({"dim": 2.5}, "dim must be a positive integer, got 2.5"),
         ({"num_classes": -1}, "num_classes must be a positive integer, got -1"),
         ({"class_chunk": 0}, "class_chunk must be a positive integer, got 0"),
@@ -88,7 +89,31 @@ def test_bad_arguments(kwargs, sentence):
             torch.ones(2, 3).long(),
             torch.tensor([0, 1]),
             TypeError,
-            "z must be floating point, got torch.int64",
+            "z must be floating point of 16 bits or more, got torch.int64",
+        ),
+        (
+            torch.ones(2, 3).to(torch.float8_e4m3fn),
+            torch.tensor([0, 1]),
+            TypeError,
+            r"z must be floating point of 16 bits or more, got torch\.float8_e4m3fn: pass z\.float\(\)",
+        ),
+        (
+            torch.ones(2, 3).to_sparse(),
+            torch.tensor([0, 1]),
+            TypeError,
+            r"z must be a dense tensor, got the layout torch\.sparse_coo: pass z\.to_dense\(\)",
+        ),
+        (
+            torch.ones(2, 3),
+            torch.tensor([0, 1], dtype=torch.uint64),
+            TypeError,
+            r"y must hold integer class labels of up to 63 bits, got torch\.uint64: pass y\.long\(\)",
+        ),
+        (
+            torch.ones(2, 3),
+            torch.tensor([0, 1]).to("meta"),
+            ValueError,
+            r"y must be where z is, on cpu, got one on meta: pass y\.to\(z\.device\)",
         ),
         (torch.ones(2, 3) / 0, torch.tensor([0, 1]), ValueError, "z must be finite, got 6 NaN or infinite"),
         (torch.tensor([[1.0, 2, math.nan]]), torch.tensor([0]), ValueError, "z must be finite, got 1 NaN"),
@@ -99,13 +124,13 @@ def test_bad_arguments(kwargs, sentence):
             torch.ones(2, 3),
             torch.tensor([0.0, 1]),
             TypeError,
-            "y must hold integer class labels, got torch.float32",
+            "y must hold integer class labels of up to 63 bits, got torch.float32",
         ),
         (
             torch.ones(2, 3),
             torch.tensor([True, False]),
             TypeError,
-            "y must hold integer class labels, got torch.bool",
+            "y must hold integer class labels of up to 63 bits, got torch.bool",
         ),
     ],
 )
@@ -188,7 +213,7 @@ def test_temperature_is_a_parameter_or_a_buffer_of_one_name(learn):
 def test_any_integer_labels_and_an_empty_batch():
     head, z = Plain(3, 2), torch.randn(2, 3)
     expected = head(z, torch.tensor([0, 1]))
-    for dtype in (torch.uint8, torch.int32, torch.int16):
+    for dtype in (torch.uint8, torch.int32, torch.int16, torch.uint16, torch.uint32):
         assert torch.equal(head(z, torch.tensor([0, 1], dtype=dtype)), expected)
     assert head(z[:0], torch.tensor([], dtype=torch.long)).shape == (0,)
     assert head.predict_proba(z[:0]).shape == (0, 2)

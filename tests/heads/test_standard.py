@@ -57,3 +57,11 @@ def test_starts_xavier_uniform():
     weight, bound = StandardHead(100, 300).weight, math.sqrt(6 / 400)
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+def test_embeddings_whose_products_overflow_are_refused():
+    head, y = StandardHead(3, 2), torch.tensor([1])
+    assert head(torch.full((1, 3), 3e32), y).isfinite().all()
+    with pytest.raises(ValueError, match=r"z must not exceed 3\.4e\+32 in size, got 3\.0e\+38"):
+        head(torch.full((1, 3), 3e38), y)
+    assert head(torch.full((1, 3), 3e38, dtype=torch.float64), y).isfinite().all()

@@ -1,4 +1,4 @@
-"""The height of the von Mises–Fisher density, free of the cancellation between log C_n(κ) and κ."""
+"""The height and the divergence of von Mises–Fisher laws, free of the cancellation of log C_n(κ) and κ."""
 
 from typing import Any
 
@@ -54,3 +54,24 @@ class Shortfall(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         return -grad * exact.slope(x, ctx.order), None
+
+
+class Bregman(torch.autograd.Function):
+    """KL of two laws with one mean direction; its slopes are (κ₁ − κ₂) A_n′(κ₁) and A_n(κ₂) − A_n(κ₁)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, other: Tensor, order: float) -> Tensor:
+        return exact.bregman(x, other, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ARG004
+        x, other, ctx.order = inputs
+        ctx.save_for_backward(x, other)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, other = ctx.saved_tensors
+        rise = Shortfall.apply(x, ctx.order) - Shortfall.apply(other, ctx.order)
+        return grad * (x - other) * exact.slope(x, ctx.order), grad * rise, None

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
+from spaceform.distributions._peak import Bregman
 from spaceform.distributions._sphere import versine
 from spaceform.distributions.power_spherical import POWER_SPHERICAL, PowerSpherical, digamma_difference
 from spaceform.distributions.uniform import HypersphericalUniform, log_area
@@ -34,10 +35,9 @@ def _uniform_uniform(p: HypersphericalUniform, q: HypersphericalUniform) -> Floa
 @register_kl(VonMisesFisher, VonMisesFisher)
 def _vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Float[Tensor, "..."]:
     """D = log C(κ₁) − log C(κ₂) + A(κ₁) (κ₁ − κ₂ μ₁·μ₂)."""
-    n = _same_dim(p, q)
-    k1, k2 = p.concentration, q.concentration
+    k1, k2 = torch.broadcast_tensors(p.concentration, q.concentration)
     turned = k2 * versine(p.loc, q.loc)
-    return log_normalizer_difference(k1, k2, n) + p.mean_resultant_length * (k1 - k2 + turned)
+    return Bregman.apply(k1, k2, _same_dim(p, q) / 2 - 1) + p.mean_resultant_length * turned
 
 
 @register_kl(VonMisesFisher, HypersphericalUniform)

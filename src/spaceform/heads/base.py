@@ -11,6 +11,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Geometry
+from spaceform.heads._checks import check_embeddings, checked_labels, is_positive_integer
 from spaceform.heads._kernels.fixed_noise import FixedNoise
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
@@ -18,8 +19,8 @@ from spaceform.special._autograd import refuse_gradient
 
 DRAWS = 64
 """Fixed draws of a stochastic head's prediction, unless its `draws` is set."""
-# Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
-_BLOCK = 2**18
+# Numbers of a block of examples (its draws times its classes): 4 MiB in single precision.
+_BLOCK = 2**20
 _NO_GRADIENT = "random draws of a prediction have no gradient: leave out the generator to use the fixed ones"
 
 
@@ -47,12 +48,14 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
+    _range: ClassVar[float] = 1.0
+    """How much of the range of its type a coordinate of z may use."""
     log_beta: Tensor
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
         super().__init__()
         for name, value in {"dim": dim, "num_classes": num_classes, "class_chunk": class_chunk}.items():
-            if value is not None and not _is_positive_integer(value):
+            if value is not None and not is_positive_integer(value):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         self.dim = dim
         self.num_classes = num_classes
@@ -118,7 +121,7 @@ class Head(nn.Module, ABC):
         generator: Generator | None = None,
     ) -> Float[Tensor, " batch"]:
         """The training objective of every example, margins included; average it, or weight it first."""
-        z, y = self._checked(z), self._checked_labels(y, len(z))
+        z, y = self._checked(z), checked_labels(y, z, self.num_classes)
         with no_autocast(z):
             return self._objective(self._promote(z), y, generator)
 
@@ -167,40 +170,8 @@ class Head(nn.Module, ABC):
         return z.to(torch.promote_types(z.dtype, own))
 
     def _checked(self, z: Tensor) -> Tensor:
-        if not isinstance(z, Tensor):
-            raise TypeError(f"z must be a tensor, got {type(z).__name__}: pass torch.as_tensor(z)")
-        if z.ndim != 2 or z.shape[1] != self.dim:
-            raise ValueError(
-                f"z must have shape (batch, {self.dim}), got {tuple(z.shape)}: "
-                f"this head was made with dim={self.dim}"
-            )
-        if not z.is_floating_point():
-            raise TypeError(f"z must be floating point, got {z.dtype}: pass z.float()")
-        # A finite sum proves finite entries in one pass; huge entries overflow it and are looked at again.
-        if _values_readable(z) and not math.isfinite(z.detach().sum().item()) and not z.isfinite().all():
-            raise ValueError(
-                f"z must be finite, got {int((~z.isfinite()).sum())} NaN or infinite values of {z.numel()}: "
-                "check the network's input and, while training, the learning rate"
-            )
+        check_embeddings(z, self.dim, self._range)
         return z
-
-    def _checked_labels(self, y: Tensor, batch: int) -> Tensor:
-        if not isinstance(y, Tensor):
-            raise TypeError(f"y must be a tensor, got {type(y).__name__}: pass torch.as_tensor(y)")
-        if y.shape != (batch,):
-            raise ValueError(
-                f"y must have shape ({batch},), one label for each row of z, got {tuple(y.shape)}"
-            )
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise TypeError(f"y must hold integer class labels, got {y.dtype}: pass y.long()")
-        if _values_readable(y) and batch:
-            least, most = (int(end) for end in y.aminmax())
-            if least < 0 or most >= self.num_classes:
-                raise ValueError(
-                    f"y must lie in 0..{self.num_classes - 1}, got {least if least < 0 else most}: "
-                    f"this head was made with num_classes={self.num_classes}"
-                )
-        return y.long()
 
 
 class DeterministicHead(Head):
@@ -248,7 +219,7 @@ class StochasticHead(Head):
         self, dim: int, num_classes: int, *, samples: int = 10, class_chunk: int | None = None
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
-        if not _is_positive_integer(samples):
+        if not is_positive_integer(samples):
             raise ValueError(f"samples must be a positive integer, got {samples!r}")
         self.samples = samples
         self._draws = 0
@@ -260,7 +231,7 @@ class StochasticHead(Head):
 
     @draws.setter
     def draws(self, number: int) -> None:
-        if not (_is_positive_integer(number) and number % 2 == 0):
+        if not (is_positive_integer(number) and number % 2 == 0):
             raise ValueError(f"draws must be a positive even number, got {number!r}")
         self._draws = number
         self._fix_draws(number)
@@ -290,7 +261,7 @@ class StochasticHead(Head):
         self, z: Float[Tensor, "batch dim"], n: int, *, generator: Generator | None = None
     ) -> Float[Tensor, "n batch dim"]:
         """`n` draws of the embedding."""
-        if not _is_positive_integer(n):
+        if not is_positive_integer(n):
             raise ValueError(f"n must be a positive integer, got {n!r}")
         z = self._checked(z)
         with no_autocast(z):
@@ -374,10 +345,6 @@ class ReparametrizedHead(StochasticHead):
         self.fixed = FixedNoise(number, self.noise).to(device_of(self))
 
 
-def _is_positive_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def device_of(module: nn.Module) -> torch.device:
     """Where the module's parameters are; the default device before it has any."""
     return next((p.device for p in module.parameters()), torch.get_default_device())
@@ -395,8 +362,3 @@ def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tens
 
 def _mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:
     return logits.softmax(-1).mean(0)
-
-
-def _values_readable(x: Tensor) -> bool:
-    """Whether looking at a value costs no synchronisation and breaks no graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -19,6 +19,7 @@ class StandardHead(DeterministicHead):
 
     name, title = "standard", "Standard"
     geometry = Euclidean()
+    _range = 1e-6
     defaults = MappingProxyType(
         {"features": Start(lr=0.03, weight_decay=5e-3), "pixels": Start(lr=0.05, weight_decay=1e-4)}
     )

@@ -94,6 +94,23 @@ def difference(x: Tensor, other: Tensor, order: float) -> Tensor:
     return _difference((other - x) * (other + x), s1, s2, order)[0]
 
 
+def bregman(x: Tensor, other: Tensor, order: float) -> Tensor:
+    """Log C_n(x) − log C_n(y) + (x − y) A(x): KL of two laws with one mean direction, without cancellation.
+
+    `difference` begins with s₂ − s₁, and s₂ − s₁ − (y − x) A(x) = (y − x)((x + y)/(s₁ + s₂) − A(x)). For a
+    large x both terms are near 1, and are taken from there: s − κ = a²/(s + κ).
+    """
+    tb = table(order, x.dtype)
+    a, step = tb.a, other - x
+    s1, s2 = ((k * k).add_(a**2).sqrt_() for k in (x, other))
+    near = (x + other) / (s1 + s2) - mean(x, order)
+    far = shortfall(x, order) - a**2 * (1 / (s1 + x) + 1 / (s2 + other)) / (s1 + s2)
+    growth = step * (x + other) / (s1 + s2)
+    growth = (growth.abs() / (torch.minimum(s1, s2) + a)).log1p_().copysign_(growth)
+    rest = horner(tb.g, (2 * a / s2).sub_(1)).sub_(horner(tb.g, (2 * a / s1).sub_(1)))
+    return step.mul_(torch.where(x < a, near, far)).sub_(growth, alpha=order + 0.5).add_(rest)
+
+
 def difference_and_weight(squared: Tensor, delta: Tensor, order: float) -> tuple[Tensor, Tensor]:
     """With k₁² = squared and k₂² = k₁² + δ: log C_n(k₁) − log C_n(k₂), and A(k₂)/k₂; shapes broadcast.
 

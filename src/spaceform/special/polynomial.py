@@ -28,7 +28,7 @@ def is_plain(t: Tensor) -> bool:
 
 
 def _horner_in_one_pass_a_power(coefficients: Coefficients, t: Tensor) -> Tensor:
-    *low, _ = _numbers(coefficients, t.dtype)
+    *low, _ = numbers(coefficients, t.dtype)
     # Where two of three operands are single numbers, addcmul is not vectorised: so the first step is `add`.
     total = torch.add(low.pop(), t, alpha=coefficients[-1])
     for c in reversed(low):
@@ -37,7 +37,8 @@ def _horner_in_one_pass_a_power(coefficients: Coefficients, t: Tensor) -> Tensor
 
 
 @cache
-def _numbers(coefficients: Coefficients, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def numbers(coefficients: Coefficients, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Each as a tensor of no dimension."""
     # What is kept between calls must not belong to a mode that is on during this one.
     with torch.inference_mode(False):
         return torch.tensor(coefficients, dtype=dtype, device="cpu").unbind()

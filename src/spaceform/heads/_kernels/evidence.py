@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.special.functions import METHODS
-from spaceform.special.polynomial import horner, is_plain
+from spaceform.special.polynomial import horner, is_plain, numbers
 from spaceform.special.table import table
 
 
@@ -143,6 +143,7 @@ class _InPlace(Evidence):
     def __init__(self, square: Tensor, order: float) -> None:
         self.table, self.power = table(order, square.dtype), order + 0.5
         a = self.table.a
+        (self.twice,) = numbers((2 * a,), square.dtype)
         self.first = square + a**2
         s1 = self.first.sqrt()
         self.scale = s1 + a
@@ -159,7 +160,7 @@ class _InPlace(Evidence):
 
     def _argument(self, s: Tensor) -> Tensor:
         """The polynomials' argument 2p − 1, p = a/s."""
-        return s.reciprocal().mul_(2 * self.table.a).sub_(1)
+        return torch.div(self.twice, s).sub_(1)
 
     def _value(self, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         s2 = (shift + self.first).clamp_min_(self.table.a**2).sqrt_()

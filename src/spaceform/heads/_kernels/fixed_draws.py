@@ -89,8 +89,13 @@ class FixedDraws(ExactBuffers):
         s = sin * torch.cat([inverse, -inverse])
         c = cos - s * torch.cat([b, b])
         angle = torch.addcmul(c[..., None] * (mu @ weights.direction.T), s[..., None], weights.products)
-        sine = (1 - angle * angle).clamp_min(torch.finfo(angle.dtype).tiny).sqrt()
-        return torch.addcmul(weights.along * angle, weights.across, sine)
+        least = torch.finfo(angle.dtype).tiny
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            sine = (1 - angle * angle).clamp_min(least).sqrt()
+            return torch.addcmul(weights.along * angle, weights.across, sine)
+        # The same in place.
+        sine = angle.square().neg_().add_(1).clamp_min_(least).sqrt_()
+        return angle.mul_(weights.along).addcmul_(weights.across, sine)
 
     def _columns(self, x: Tensor) -> Tensor:
         """A column for each class."""
@@ -120,9 +125,9 @@ def series_angle(
     """(cos θ, sin θ) at the levels of the columns of `angle_series`."""
     T, peak, _ = law.peak(kappa, dim)
     x = 2 * T - 1
-    basis = [torch.ones_like(x), x]
+    basis, twice = [torch.ones_like(x), x], 2 * x
     for _ in range(len(coefficients) - 2):
-        basis.append(2 * x * basis[-1] - basis[-2])
+        basis.append(twice * basis[-1] - basis[-2])
     e2y = (coefficients.to(x.dtype).T @ torch.stack(basis)).exp() * peak
     return 1 - 2 / (1 + e2y), 2 * e2y.sqrt() / (1 + e2y)
 

@@ -1,0 +1,80 @@
+"""Checks of what heads are given: one sentence with the value and the remedy.
+
+Values are looked at on the CPU only: elsewhere that would wait for the device.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.int64)
+_REMEDY = "check the network's input and, while training, the learning rate"
+
+
+def is_positive_integer(value: object) -> bool:
+    """True and False are no integers here."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def check_embeddings(z: Tensor, dim: int, share: float) -> None:
+    """Refuse what is not (batch, dim), dense, floating and finite, or uses more than a share of its range."""
+    if not isinstance(z, Tensor):
+        raise TypeError(f"z must be a tensor, got {type(z).__name__}: pass torch.as_tensor(z)")
+    if z.ndim != 2 or z.shape[1] != dim:
+        raise ValueError(
+            f"z must have shape (batch, {dim}), got {tuple(z.shape)}: this head was made with dim={dim}"
+        )
+    if z.layout != torch.strided:
+        raise TypeError(f"z must be a dense tensor, got the layout {z.layout}: pass z.to_dense()")
+    if z.dtype not in _FLOATS:
+        raise TypeError(f"z must be floating point of 16 bits or more, got {z.dtype}: pass z.float()")
+    if _values_readable(z):
+        _check_values(z, share)
+
+
+def _check_values(z: Tensor, share: float) -> None:
+    # A finite sum proves finite entries in one short pass; huge entries overflow it and are looked at again.
+    if share == 1 and math.isfinite(z.detach().sum().item()):
+        return
+    low, high = z.detach().aminmax()
+    largest = max(-low.item(), high.item())
+    if not math.isfinite(largest):
+        wrong = int((~z.isfinite()).sum())
+        raise ValueError(f"z must be finite, got {wrong} NaN or infinite values of {z.numel()}: {_REMEDY}")
+    most = share * torch.finfo(torch.promote_types(z.dtype, torch.float32)).max
+    if largest > most:
+        raise ValueError(
+            f"z must not exceed {most:.1e} in size, got {largest:.1e}, whose products with the class weights "
+            f"would overflow: {_REMEDY}"
+        )
+
+
+def checked_labels(y: Tensor, z: Tensor, num_classes: int) -> Tensor:
+    """Labels as int64, one for each row of z, within 0 .. num_classes − 1."""
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a tensor, got {type(y).__name__}: pass torch.as_tensor(y)")
+    if y.shape != z.shape[:1]:
+        raise ValueError(
+            f"y must have shape ({z.shape[0]},), one label for each row of z, got {tuple(y.shape)}"
+        )
+    if y.dtype not in _INTEGERS or y.layout != torch.strided:
+        kind = y.dtype if y.layout == torch.strided else y.layout
+        raise TypeError(f"y must hold integer class labels of up to 63 bits, got {kind}: pass y.long()")
+    if y.device != z.device:
+        raise ValueError(f"y must be where z is, on {z.device}, got one on {y.device}: pass y.to(z.device)")
+    y = y.long()
+    if _values_readable(y):
+        least, most = (int(end) for end in y.aminmax())
+        if least < 0 or most >= num_classes:
+            raise ValueError(
+                f"y must lie in 0..{num_classes - 1}, got {least if least < 0 else most}: "
+                f"this head was made with num_classes={num_classes}"
+            )
+    return y
+
+
+def _values_readable(x: Tensor) -> bool:
+    """Whether there are values, and looking costs no synchronisation and breaks no graph."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() > 0

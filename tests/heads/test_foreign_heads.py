@@ -1,0 +1,47 @@
+"""Heads that another package registers by the entry point go through the whole core, as ours do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import foreign_heads
+import through_the_core
+
+CASES = [f"{name}:{step}" for name in ("centre", "blurred") for step in through_the_core.STEPS]
+# Our own stochastic heads are compiled and trained by other tests.
+CASES += ["vmf:onnx", "power_spherical:onnx"]
+
+
+def python(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """An interpreter that has the folder on its path."""
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    run = [sys.executable, *command]
+    return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """What held, and what was said of the rest."""
+    folder = foreign_heads.registered(tmp_path_factory.mktemp("site"))
+    run = python(folder, through_the_core.__file__, *CASES)
+    return run.stdout.splitlines(), run.stderr[-4000:]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_is_taken_through_the_core(case, taken):
+    held, errors = taken
+    assert case in held, errors
+
+
+def test_a_package_that_cannot_be_imported_is_a_warning(tmp_path):
+    folder = foreign_heads.registered(tmp_path)
+    (folder / "foreign_heads.py").write_text("import a_package_that_is_not_there")
+    code = "import spaceform as sf; print(*sf.HEADS)"
+    run = python(folder, "-c", code)
+    assert run.stdout.split() == ["standard", "hyperbolic", "cosine", "arcface", "vmf", "power_spherical"]
+    assert "the head 'centre' (foreign_heads:CentreHead) cannot be imported" in run.stderr
