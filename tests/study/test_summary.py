@@ -21,7 +21,7 @@ from spaceform.study.summary import (
     welch,
 )
 
-ACCURACY = Measure("accuracy", "accuracy %", "accuracy")
+ACCURACY = Measure("accuracy", "accuracy %")
 
 
 def table(column: str = "accuracy", state: str = "finished", **scores: list[float | None]) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def test_welch_is_scipys_and_defined_without_variance():
 def test_the_best_and_those_within_the_noise_are_marked():
     found = table(vmf=[0.90, 0.91, 0.92], cosine=[0.89, 0.91, 0.91], standard=[0.70, 0.71, 0.72])
     assert marks(found) == {"vmf": (True, True), "cosine": (False, True), "standard": (False, False)}
-    lower = Measure("accuracy", "error", "", higher=False)
+    lower = Measure("accuracy", "error", higher=False)
     assert marks(found, lower) == {"vmf": (False, False), "cosine": (False, False), "standard": (True, True)}
 
 
@@ -148,7 +148,7 @@ def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     ]
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    terminal.print_results(pd.DataFrame(rows))
+    terminal.print_results(pd.DataFrame(rows), None)
     said = capsys.readouterr().out
     figures = ["60.00 ± 5.77", "0.600 ± 0.058"]
     table_part = said[: said.index("Mean ±")]

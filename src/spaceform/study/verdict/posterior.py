@@ -34,9 +34,10 @@ from spaceform.study.verdict.evidence import Series
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.shrinkage import conditional_draws
 
-_FREEDOM = 3.0  # degrees of freedom that the heads' common variance counts for
+_FREEDOM = 5.0  # degrees of freedom that the heads' common variance counts for
 
-_PRIOR_WIDTH = 20.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
+_TYPICAL_FREEDOM = 2.0  # what is typical of a goal may be far from what holds here
+_PRIOR_WIDTH = 5.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
 _NEGLIGIBLE = 1e-3  # regions
 _DRAWS_PER_CHAIN = 8
 _INTERVAL_DRAWS = 4096
@@ -121,13 +122,13 @@ class Posterior:
 def posterior(
     series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
 ) -> Posterior:
-    """Of labels that have at least one figure. Without `new_items` the truth is that of this test split."""
+    """Of the labels that have a figure, at least one. Without `new_items` the truth is that of this split."""
     labels = tuple(label for label, one in series.items() if one.seeds)
     rows = [series[label] for label in labels]
     fixed = np.array([label in references for label in labels])
     S = np.array([len(one.seeds) for one in rows])
     known = all(one.values.shape[1] > 1 for one in rows)
-    N = rows[0].values.shape[1] if rows else 1
+    N = rows[0].values.shape[1]
     e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
     if known and new_items:
         items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)
@@ -185,11 +186,12 @@ def _seed_variances(
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
     other = Source.OTHERS if several.any() else Source.TYPICAL
+    freedom = np.where(d > 0, _FREEDOM + d, _FREEDOM if several.any() else _TYPICAL_FREEDOM)
     source = tuple(
         Source.FIXED if still else Source.SEEDS if many else other
         for still, many in zip(fixed, several, strict=True)
     )
-    return np.maximum(variance, least), least, _FREEDOM + d, source
+    return np.maximum(variance, least), least, freedom, source
 
 
 def _common_scale(ratios: Vector, d: Vector) -> float:

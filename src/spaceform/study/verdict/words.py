@@ -11,6 +11,8 @@ from spaceform.study.verdict.race import Decision, Question, Reason
 
 Name = Callable[[str], str]
 
+_WORTH_NAMING = 0.05
+
 
 def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
     """All there is to say of one goal: what to choose first, then how sure, references and limits.
@@ -51,7 +53,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
     if choice.why is Why.CLEAR:
         return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
     return (
-        f"{head} ({value(goal, one.mean)}): the best with {probability(one.best)}, "
+        f"{head} ({value(goal, one.mean)}): the best with a probability of {probability(one.best)}, "
         f"on average {amount(goal, one.regret)} behind the best."
     )
 
@@ -59,7 +61,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     """Which heads may be better than the choice, and which are worse; empty where there is nothing to add."""
     parts = []
-    may = [one for one in verdict.standings if one.relation is Relation.OPEN]
+    may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
     if may:
         ranked = sorted(may, key=lambda one: -one.best)
         listed = _and([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
@@ -104,7 +106,7 @@ def reference(verdict: GoalVerdict, name: Name = str) -> str:
     lead, label = best.lead, name(best.label)
     if lead.sure and lead.mean > 0:
         return (
-            f"{_capital(name(verdict.choice))} is {amount(goal, lead.mean)} better than {label} "
+            f"{name(verdict.choice)} is {amount(goal, lead.mean)} better than {label} "
             f"(95 %: {_span(goal, lead.low, lead.high)})."
         )
     if best.any_better:
@@ -155,11 +157,13 @@ def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> l
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     else:
-        first += f": the best over all goals with {probability(one.best)}."
+        first += f": the best over all goals with a probability of {probability(one.best)}."
     weights = ", ".join(
         f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
-    said = [first, f"Weights: {weights}; each goal counts in units of the difference that matters in it."]
+    also = rivals(found.verdict, name)
+    said = [first, *([also] if also else [])]
+    said.append(f"Weights: {weights}; each goal counts in units of the difference that matters in it.")
     if found.left_out:
         missing = _and([titles[column] for column in found.left_out])
         said.append(f"Left out, since some head has no figure: {missing}.")
@@ -218,11 +222,11 @@ def _gap(gap: Gap, name: Name) -> str:
 
 
 def _question(one: Question, goal: Goal, name: Name) -> str:
-    state = "settled" if one.settled else "in question: " + _and([name(label) for label in one.heads])
-    return (
-        f"{_capital(goal.title)}: {name(one.choice)}, expected loss {amount(goal, one.regret)} "
-        f"of {amount(goal, one.region)} allowed; {state}."
-    )
+    half = f"half of {amount(goal, one.region)}"
+    state = f"below {half}" if one.settled else f"not yet below {half}"
+    heads = "" if one.settled else f"; in question: {_and([name(label) for label in one.heads])}"
+    loss = amount(goal, one.regret)
+    return f"{_capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
 
 
 def _next(verdict: GoalVerdict, name: Name) -> str:
@@ -267,4 +271,6 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """With a capital first letter, but for words that have one already: mAP@R."""
+    first = text.split(maxsplit=1)[0]
+    return text if first != first.lower() else text[:1].upper() + text[1:]
