@@ -95,7 +95,7 @@ def _picture(one: GoalVerdict, low: float, mean: float, high: float, hue: str, b
     least, most = min(lows), max(highs)
 
     def at(x: float) -> float:
-        return 4 + (_WIDTH - 8) * (min(max((x - least) / (most - least), 0), 1) if most > least else 0.5)
+        return 4 + (_WIDTH - 8) * (min(max((x - least) / (most - least), 0.0), 1.0) if most > least else 0.5)
 
     top = one.goal.sign * best
     left, right = sorted((at(top - one.goal.region), at(top + one.goal.region)))

@@ -100,7 +100,7 @@ def judge_runs(
     if found is None:
         return None
     verdict, costs = decide(found, regions=regions), _costs(runs)
-    return Advice(found, verdict, recommend(found, verdict.goals, weights, costs), costs)
+    return Advice(found, verdict, recommend(found, verdict, weights, costs), costs)
 
 
 def finished(study: StudyFolder) -> list[JudgedRun]:
