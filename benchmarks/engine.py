@@ -12,7 +12,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -128,9 +127,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    command = " ".join(a for a in sys.argv[1:] if a != str(options.data))
+    what = f"{' '.join(options.sets)} --heads {' '.join(options.heads)} --seeds {options.seeds}"
     record: dict[str, Any] = {
-        "command": f"benchmarks/engine.py {command}",
+        "command": f"benchmarks/engine.py --data FOLDER {what} --trials {options.trials}",
         "commit": commit.stdout.strip(),
         "seeds": options.seeds,
         "trials": options.trials,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from verdict.studies import ACCURACY, NLL, series, study
 
 from spaceform.study.verdict import Evidence, Missing, Relation, Series, Source, decide
 from spaceform.study.verdict.posterior import posterior
+from study.verdict.studies import ACCURACY, NLL, series, study
 
 
 def test_the_better_head_is_chosen_and_the_rest_is_worse():

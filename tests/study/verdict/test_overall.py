@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from verdict.studies import ACCURACY, NLL, study
 
 from spaceform.study.verdict import Evidence, Missing, Series, decide
 from spaceform.study.verdict.overall import Cost, Why, break_tie, recommend
+from study.verdict.studies import ACCURACY, NLL, study
 
 
 def both(accuracy, nll, seeds=5, items=4_000, nll_items=None, **options):

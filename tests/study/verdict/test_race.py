@@ -1,9 +1,9 @@
 """A race stops when the choice is safe, and asks for seeds of the heads in question alone."""
 
 import pytest
-from verdict.studies import study
 
 from spaceform.study.verdict.race import Reason, race
+from study.verdict.studies import study
 
 
 def test_first_every_head_gets_three_seeds():

@@ -2,12 +2,11 @@
 
 import json
 
-from verdict.studies import study
-
 from spaceform.study.verdict import decide
 from spaceform.study.verdict.overall import recommend
 from spaceform.study.verdict.race import race
 from spaceform.study.verdict.records import record
+from study.verdict.studies import study
 
 
 def test_findings_become_json():

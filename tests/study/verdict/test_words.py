@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from verdict.studies import ACCURACY, NLL, study
 
 from spaceform.study.verdict import Evidence, Missing, Series, decide, words
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
+from study.verdict.studies import ACCURACY, NLL, study
 
 LARGE = {"seeds": 8, "items": 20_000, "seed_deviation": 0.05}
 
