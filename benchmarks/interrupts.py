@@ -2,10 +2,11 @@
 
     python benchmarks/interrupts.py --moments 100 --load 2
 
-Takes `compare`, `search`, `train` and `predict` in turn, each from its beginning. Ctrl-C goes to every
-process of the command, as a terminal sends it; SIGTERM to every process, or to the first alone, as clusters
-and containers do. Moments lie anywhere between the first and the last of a command: the first is when it has
-put its handlers in place (before that, Python itself is starting), the last is measured. Prints one line for
+Takes `compare` (of pictures and of features), `search`, `train` and `predict` in turn, each from its
+beginning. Ctrl-C goes to every process of the command, as a terminal sends it; SIGTERM to every process, or
+to the first alone, as clusters and containers do. Moments lie anywhere between the first and the last of a
+command: the first is when it has put its handlers in place (before that, Python itself is starting), the
+last is measured. Prints one line for
 each moment, and ends with 1 if any was wrong.
 """
 
@@ -22,7 +23,13 @@ from pathlib import Path
 
 STOPPED = "error: stopped; the same command goes on from the last checkpoint"
 SHORT = ["--set", "budget.epochs=30", "--set", "budget.episodes=10"]
-COMMANDS = {"compare": "report:", "search": "--recipes", "train": "finished after", "predict": "items"}
+COMMANDS = {
+    "compare": "report:",
+    "features": "report:",
+    "search": "--recipes",
+    "train": "finished after",
+    "predict": "items",
+}
 """What is interrupted, and what it says when all is done."""
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -47,6 +54,9 @@ def command(name: str, folder: Path, tag: str) -> list[str]:
         case "compare":
             heads = ["--heads", "cosine,vmf", "--seeds", "2"]
             return ["compare", "digits", *heads, *SHORT, "--processes", "2", "--out", out]
+        case "features":
+            heads = ["--heads", "cosine,vmf", "--seeds", "2", "--search", "3"]
+            return ["compare", str(folder / "features.npz"), *heads, "--processes", "2", "--out", out]
         case "search":
             trials = ["--head", "cosine", "--trials", "6"]
             return ["search", "digits", *trials, *SHORT, "--processes", "2", "--out", out]
@@ -57,12 +67,14 @@ def command(name: str, folder: Path, tag: str) -> list[str]:
 
 
 def prepare(folder: Path) -> None:
-    """A finished run, and enough rows that predicting takes a while."""
+    """Features, a finished run, and enough rows that predicting takes a while."""
     import numpy as np
     from sklearn.datasets import load_digits
 
     spaceform("train", "digits/vmf", "--set", "budget.epochs=2", "--out", str(folder / "run"), "--quiet")
-    images = load_digits().images[:, None].repeat(60, 0)
+    digits = load_digits()
+    np.savez(folder / "features.npz", X=digits.data, y=digits.target)
+    images = digits.images[:, None].repeat(60, 0)
     np.savez(folder / "many.npz", X=(images * (255 / 16)).astype(np.uint8))
 
 

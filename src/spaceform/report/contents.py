@@ -13,7 +13,7 @@ from spaceform.report.layout import Layout
 from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group
 from spaceform.report.tables import Table
-from spaceform.study.judge import Advice, Run, judge_runs
+from spaceform.study.judge import Advice, JudgedRun, judge_runs
 from spaceform.study.references import read_references
 
 
@@ -127,7 +127,9 @@ def _part(group: Group) -> Part:
 def _advice(group: Group) -> Advice | None:
     """Of all runs of the group, beside the references that their studies kept."""
     finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
-    runs = [Run(r.label, r.head, r.recipe.seed, r.folder, r.metrics, r.status.seconds) for r in finished]
+    runs = [
+        JudgedRun(r.label, r.head, r.recipe.seed, r.folder, r.metrics, r.status.seconds) for r in finished
+    ]
     studies = dict.fromkeys(record.folder.parent.parent for record in finished)
     return judge_runs(runs, [kept for study in studies for kept in read_references(study)])
 

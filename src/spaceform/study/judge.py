@@ -64,7 +64,7 @@ class Advice:
 
 @final
 @dataclass(frozen=True)
-class Run:
+class JudgedRun:
     """What is read of a finished run."""
 
     label: str
@@ -89,7 +89,7 @@ def judge(
 
 
 def judge_runs(
-    runs: Sequence[Run],
+    runs: Sequence[JudgedRun],
     references: Sequence[KeptReference] = (),
     *,
     regions: Mapping[str, float] | None = None,
@@ -103,7 +103,7 @@ def judge_runs(
     return Advice(found, verdict, recommend(found, verdict, weights, costs), costs)
 
 
-def finished(study: StudyFolder) -> list[Run]:
+def finished(study: StudyFolder) -> list[JudgedRun]:
     """The runs of a study that have ended well."""
     found = []
     for job in study.jobs:
@@ -112,12 +112,12 @@ def finished(study: StudyFolder) -> list[Run]:
             metrics = read_json(study.path(job) / "metrics.json")
             recipe = job.recipe
             found.append(
-                Run(job.label, recipe.head.name, recipe.seed, study.path(job), metrics, status.seconds)
+                JudgedRun(job.label, recipe.head.name, recipe.seed, study.path(job), metrics, status.seconds)
             )
     return found
 
 
-def evidence(runs: Sequence[Run], references: Sequence[KeptReference] = ()) -> Evidence | None:
+def evidence(runs: Sequence[JudgedRun], references: Sequence[KeptReference] = ()) -> Evidence | None:
     """The evidence of runs and references; None where there is no run."""
     by_label: dict[str, dict[int, Outputs]] = {}
     for run in runs:
@@ -128,7 +128,7 @@ def evidence(runs: Sequence[Run], references: Sequence[KeptReference] = ()) -> E
     return evidence_from(by_label, beside, GOALS[runs[0].metrics["task"]])
 
 
-def _costs(runs: Sequence[Run]) -> dict[str, Cost]:
+def _costs(runs: Sequence[JudgedRun]) -> dict[str, Cost]:
     """The mean seconds of a fit of each label, and how much there is to a head of its kind."""
     seconds: dict[str, list[float]] = {}
     for run in runs:
@@ -146,7 +146,7 @@ def _complexity(name: str) -> int:
     return (1 + len(head.searched)) * (2 if issubclass(head, StochasticHead) else 1)
 
 
-def _outputs(run: Run) -> Outputs:
+def _outputs(run: JudgedRun) -> Outputs:
     figures = {
         name: None if value is None else float(value)
         for name, value in flat_metrics(run.metrics).items()

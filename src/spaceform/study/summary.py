@@ -1,4 +1,4 @@
-"""What the results of a study say, and what they do not: pure functions on its table, one row a run.
+"""What the results of a study say, and what they do not: pure functions on its table, one row for each run.
 
 A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 1; of
 a single seed there is none). The best mean and those that cannot be told from it are marked: from the best
@@ -91,7 +91,7 @@ class Row:
 
 
 def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
-    """A row a label, in the order of the table; labels without a finished run are left out."""
+    """A row for each label, in the order of the table; labels without a finished run are left out."""
     values = {
         str(label): group.to_numpy(dtype=float)
         for label, group in table.dropna(subset=[measure.column]).groupby("label", sort=False)[measure.column]

@@ -21,7 +21,7 @@ Data: TypeAlias = "str | Path | Dataset | Sequence[Any]"
 
 @final
 @dataclass(frozen=True)
-class Source:
+class StudyData:
     """Data as recipes name it, and as it is."""
 
     name: str
@@ -43,17 +43,17 @@ class Source:
         files.write_bytes(path, archive.getvalue())
 
 
-def find(data: Data, out: str | Path | None, ending: str = "") -> tuple[Source, Path]:
+def find(data: Data, out: str | Path | None, ending: str = "") -> tuple[StudyData, Path]:
     """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
     if isinstance(data, str | Path):
-        source = Source(str(data), load(data))
+        source = StudyData(str(data), load(data))
     elif isinstance(data, Dataset) and (place := _place(data)) is not None:
-        source = Source(place, data)
+        source = StudyData(place, data)
     else:
         folder = folder or Path(f"spaceform-arrays{ending}")
         arrays = _of_dataset(data) if isinstance(data, Dataset) else _of_pair(data)
-        source = Source(str(folder / ARRAYS), _as_dataset(arrays), arrays)
+        source = StudyData(str(folder / ARRAYS), _as_dataset(arrays), arrays)
     return source, folder or Path(f"spaceform-{source.dataset.name}{ending}")
 
 
