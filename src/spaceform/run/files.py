@@ -62,7 +62,8 @@ def parsed(text: str | bytes, schema: Any) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            raise ValueError(first["msg"]) from None
+            deep = "recursion limit" in first["msg"]
+            raise ValueError("it is nested too deep" if deep else first["msg"]) from None
         key = ".".join(str(part) for part in first["loc"])
         missing = f"the key {key!r} is missing"
         wrong = missing if first["type"] == "missing" else f"{key or 'it'} {said(first)}"
