@@ -79,7 +79,9 @@ def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " ite
     return out
 
 
-def found(average_precision: Scores) -> Values:
+def found(
+    average_precision: Float[NDArray[np.floating], " queries"],
+) -> Float[NDArray[np.float64], " seen"]:
     """Of mAP@R or Recall@1, from each query's own; items without a relevant one (NaN) contribute nothing.
 
     An item is a query once and belongs to the gallery of all other queries, so it counts about twice: the
@@ -91,7 +93,7 @@ def found(average_precision: Scores) -> Values:
     return 2 * own - own.mean()
 
 
-def _share_below(ordered: Scores, values: Scores) -> Values:
+def _share_below(ordered: Float[NDArray[np.floating], " others"], values: Scores) -> Values:
     """Share of `ordered` below each value, ties half."""
     low, high = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
     return (low + high) / (2.0 * len(ordered))

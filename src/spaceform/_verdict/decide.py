@@ -195,9 +195,9 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
     series = evidence.series[goal.column]
     gaps = _gaps(series)
     heads = [label for label in evidence.labels if label in series and series[label].seeds]
-    known = posterior(series, evidence.references, goal, new_items=new_items)
     if not heads:
-        return GoalVerdict(goal, None, (), (), None, gaps, known.items)
+        return GoalVerdict(goal, None, (), (), None, gaps, 0)
+    known = posterior(series, evidence.references, goal, new_items=new_items)
     truth = known.draw(_DRAWS, seed)
     place = {label: i for i, label in enumerate(known.labels)}
     columns = [place[label] for label in heads]

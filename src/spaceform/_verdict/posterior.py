@@ -34,9 +34,9 @@ from spaceform._verdict.evidence import Series
 from spaceform._verdict.goals import Goal
 from spaceform._verdict.shrinkage import conditional_draws
 
-_FREEDOM = 3.0  # degrees of freedom that the heads' common variance counts for
+_FREEDOM = 5.0  # degrees of freedom that the heads' common variance counts for
 
-_PRIOR_WIDTH = 20.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
+_PRIOR_WIDTH = 5.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
 _NEGLIGIBLE = 1e-3  # regions
 _DRAWS_PER_CHAIN = 8
 _INTERVAL_DRAWS = 4096
@@ -121,73 +121,13 @@ class Posterior:
 def posterior(
     series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
 ) -> Posterior:
-    """Of labels that have at least one figure. Without `new_items` the truth is that of this test split."""
+    """Of the labels that have a figure, at least one. Without `new_items` the truth is that of this split."""
     labels = tuple(label for label, one in series.items() if one.seeds)
     rows = [series[label] for label in labels]
     fixed = np.array([label in references for label in labels])
     S = np.array([len(one.seeds) for one in rows])
     known = all(one.values.shape[1] > 1 for one in rows)
-    N = rows[0].values.shape[1] if rows else 1
-    e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
-    if known and new_items:
-        items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)
-        items += np.diag([one.doubt for one in rows])
-    else:
-        items = np.zeros((len(rows), len(rows)))
-    seen, floors, freedom, source = _seed_variances(rows, fixed, e / N, known, goal.typical_seed_deviation)
-    return Posterior(
-        labels,
-        np.array([one.figures.mean() for one in rows]),
-        S,
-        N if known and new_items else 0,
-        items,
-        seen,
-        freedom,
-        floors,
-        source,
-        ~fixed,
-        goal.region,
-    )
-
-
-def _interaction(values: Float[NDArray[np.float64], "seeds items"]) -> float:
-    """Variance e of what only one run does with one item; NaN with one seed."""
-    S, N = values.shape
-    if S < 2 or N < 2:
-        return float("nan")
-    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
-    return float((rest**2).sum()) / ((S - 1) * (N - 1))
-
-
-def _item_covariance(rows: Sequence[Series], e: Vector) -> Float[NDArray[np.float64], "labels labels"]:
-    """Covariance over items of the means over seeds, without the part e/S that the seeds account for.
-
-    One more item like the one on which the labels disagree most is counted in. A few items far out carry much
-    of an NLL (half of its variance in 20 of 10,000, for Euclidean heads), and a small split may miss them.
-    """
-    means = np.stack([one.values.mean(0) for one in rows])
-    means -= means.mean(1, keepdims=True)
-    S = np.array([len(one.seeds) for one in rows])
-    N = means.shape[1]
-    worst = means[:, ((means - means.mean(0)) ** 2).sum(0).argmax()]
-    return means @ means.T / (N - 1) - np.diag(e / S) + np.outer(worst, worst) / N
-
-
-def _seed_variances(self, rng: np.random.Generator, draws: int) -> Draws:
-        drawn = self.freedom * self.seed_variance / rng.chisquare(self.freedom, (draws, len(self.labels)))
-        return np.where(self.seed_variance > 0, np.maximum(drawn, self.least), 0.0)
-
-
-def posterior(
-    series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
-) -> Posterior:
-    """Of labels that have at least one figure. Without `new_items` the truth is that of this test split."""
-    labels = tuple(label for label, one in series.items() if one.seeds)
-    rows = [series[label] for label in labels]
-    fixed = np.array([label in references for label in labels])
-    S = np.array([len(one.seeds) for one in rows])
-    known = all(one.values.shape[1] > 1 for one in rows)
-    N = rows[0].values.shape[1] if rows else 1
+    N = rows[0].values.shape[1]
     e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
     if known and new_items:
         items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)

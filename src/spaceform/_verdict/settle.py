@@ -38,12 +38,12 @@ def settlement(known: Posterior, goal: Goal, heads: Sequence[str], choice: str, 
     columns = [known.labels.index(label) for label in heads]
     at = heads.index(choice)
 
-    def regret(seeds: float | None, more_items: float = 1.0) -> float:
+    def regret(seeds: int | None, more_items: float = 1.0) -> float:
         counts = None if seeds is None else np.maximum(known.seeds, seeds).astype(float)
         worth = goal.sign * known.draw(_DRAWS, seed, seeds=counts, more_items=more_items)[:, columns]
         return float((worth.max(1) - worth[:, at]).mean())
 
-    def told(seeds: float | None, rival: int) -> bool:
+    def told(seeds: int | None, rival: int) -> bool:
         return _told(known, goal, columns[at], rival, seeds)
 
     now = int(known.seeds[columns].max())
@@ -73,7 +73,7 @@ def _rival(known: Posterior, goal: Goal, columns: Sequence[int], at: int) -> int
     return min(others, key=lead)
 
 
-def _error(known: Posterior, one: int, other: int, seeds: float | None) -> float:
+def _error(known: Posterior, one: int, other: int, seeds: int | None) -> float:
     """Standard error of a difference."""
     B = known.item_covariance
     n = known.seeds if seeds is None else np.maximum(known.seeds, seeds)
@@ -81,7 +81,7 @@ def _error(known: Posterior, one: int, other: int, seeds: float | None) -> float
     return float(np.sqrt(B[one, one] + B[other, other] - 2 * B[one, other] + variance.sum()))
 
 
-def _told(known: Posterior, goal: Goal, one: int, other: int, seeds: float | None) -> bool:
+def _told(known: Posterior, goal: Goal, one: int, other: int, seeds: int | None) -> bool:
     """Whether this many seeds tell two labels apart, or show them equivalent."""
     gap = abs(float(known.mean[one] - known.mean[other]))
     error = _error(known, one, other, seeds)

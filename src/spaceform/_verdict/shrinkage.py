@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 _FREEDOM = 4.0
 _STEPS = 10
-_LEAST = 1e-4  # of the width: below this heads are the same
+_LEAST = 1e-3  # of the width: below this heads are the same
+_GRID = 60
 
 Matrices = Float[NDArray[np.float64], "chains labels labels"]
 
@@ -32,9 +33,9 @@ def conditional_draws(
     k = int(shrunk.sum())
     if k < 2:
         return _draw(precision, pull, per_chain, rng).reshape(-1, labels)
-    τ2 = np.full(chains, max(float(y[shrunk].var()), (_LEAST * width) ** 2))
+    τ2 = _start(y[shrunk], V[:, shrunk][:, :, shrunk].mean(0), width, chains, rng)
     λ = np.ones((chains, labels))
-    aux = np.full(chains, width**2)
+    aux = (1 / width**2 + 1 / τ2) / rng.standard_gamma(1.0, chains)
     for _ in range(_STEPS):
         weight = np.where(shrunk, 1 / (τ2[:, None] * λ), 0.0)
         total = weight.sum(1)
@@ -48,6 +49,31 @@ def conditional_draws(
         aux = (1 / width**2 + 1 / τ2) / rng.standard_gamma(1.0, chains)
     weight = np.where(shrunk, 1 / (τ2[:, None] * λ), 0.0)
     return _draw(precision + _prior_precision(weight), pull, per_chain, rng).reshape(-1, labels)
+
+
+def _start(
+    y: Float[NDArray[np.float64], " heads"],
+    V: Float[NDArray[np.float64], "heads heads"],
+    width: float,
+    chains: int,
+    rng: np.random.Generator,
+) -> Float[NDArray[np.float64], " chains"]:
+    """τ² drawn from what y tells of it with all λ = 1 and θ, μ integrated out, on a grid.
+
+    Chains that start at small τ leave it only slowly.
+    """
+    largest = max(width, float(np.ptp(y)), float(np.sqrt(V.max())))
+    grid = np.geomspace(_LEAST * width, 30 * largest, _GRID)
+    M = V + grid[:, None, None] ** 2 * np.eye(len(y))
+    inverse = np.linalg.inv(M)
+    ones = inverse.sum((1, 2))
+    centre = (inverse @ y).sum(1) / ones
+    away = y - centre[:, None]
+    fit = np.einsum("gi,gij,gj->g", away, inverse, away)
+    log = -0.5 * (np.linalg.slogdet(M)[1] + np.log(ones) + fit)
+    log += np.log(grid) - np.log1p((grid / width) ** 2)  # the prior, and the grid's even steps in log τ
+    share = np.exp(log - log.max())
+    return rng.choice(grid, chains, p=share / share.sum()) ** 2
 
 
 def _prior_precision(weight: Float[NDArray[np.float64], "chains labels"]) -> Matrices:
