@@ -2,7 +2,8 @@
 
 More seeds take away the doubt that comes from the seeds and no other: the test items stay the same. So a race
 asks what is true of this test split, and stops where the expected regret of every goal's choice, over seeds
-alone, is below the goal's region of equivalence.
+alone, is below half the goal's region of equivalence. (Stopped below the region itself, races of digits chose
+a head within the region of the choice of twenty seeds in 92 % of 125 cases.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
-from spaceform._verdict.decide import GoalVerdict, Verdict, decide
+from spaceform._verdict.decide import GoalVerdict, decide
 from spaceform._verdict.evidence import Evidence
+from spaceform._verdict.goals import Goal, with_regions
 
 FIRST_SEEDS = 3
 MOST_SEEDS = 10
 _IN_QUESTION = 0.05
+_SAFE = 0.5  # regions
 
 
 class Reason(Enum):
@@ -24,7 +27,7 @@ class Reason(Enum):
     FIRST_SEEDS = "first seeds"
     """Some head has fewer seeds than every head gets."""
     REGRET = "regret"
-    """The expected regret of a choice is not yet below its region."""
+    """The expected regret of a choice is not yet below what is allowed."""
     SETTLED = "settled"
     MOST_SEEDS = "most seeds"
     """All heads in question have as many seeds as any head gets."""
@@ -41,7 +44,8 @@ class Question:
     choice: str
     regret: float
     """Expected regret of the choice over seeds, in the goal's unit."""
-    region: float
+    allowed: float
+    """Expected regret at which the race for this goal ends: half the region of equivalence."""
     settled: bool
     heads: tuple[str, ...]
     """Heads that may still be the best, the choice among them; the choice alone where it is settled."""
@@ -87,8 +91,9 @@ def race(
         return Decision(True, Reason.FIRST_SEEDS, wanted, ())
     if len(now) < 2:
         return Decision(False, Reason.ONE_HEAD, now, ())
-    verdict = decide(evidence, regions=regions, seed=seed, new_items=False)
-    questions = tuple(_question(one) for one in _raced(verdict, columns) if one.choice is not None)
+    goals = _raced(with_regions(evidence.goals, regions or {}), columns)
+    verdict = decide(evidence, goals, seed=seed, new_items=False)
+    questions = tuple(_question(one) for one in verdict.goals if one.choice is not None)
     asked = {label for one in questions if not one.settled for label in one.heads}
     if not asked:
         return Decision(False, Reason.SETTLED, now, questions)
@@ -98,15 +103,19 @@ def race(
     return Decision(True, Reason.REGRET, wanted, questions)
 
 
-def _raced(verdict: Verdict, columns: Sequence[str] | None) -> tuple[GoalVerdict, ...]:
-    if columns is not None:
-        return tuple(verdict.of(column) for column in columns)
-    return tuple(one for one in verdict.goals if one.goal.weight > 0)
+def _raced(goals: Sequence[Goal], columns: Sequence[str] | None) -> tuple[Goal, ...]:
+    if columns is None:
+        return tuple(goal for goal in goals if goal.weight > 0)
+    by_column = {goal.column: goal for goal in goals}
+    unknown = [column for column in columns if column not in by_column]
+    if unknown:
+        raise ValueError(f"there is no goal {unknown[0]!r} to race for; choose from {', '.join(by_column)}")
+    return tuple(by_column[column] for column in columns)
 
 
 def _question(one: GoalVerdict) -> Question:
     assert one.chosen is not None
-    settled = one.chosen.regret < one.goal.region
+    settled = one.chosen.regret < _SAFE * one.goal.region
     heads = tuple(
         s.label for s in one.standings if s.label == one.choice or (s.best >= _IN_QUESTION and not settled)
     )
@@ -114,7 +123,7 @@ def _question(one: GoalVerdict) -> Question:
         one.goal.column,
         one.chosen.label,
         one.chosen.regret,
-        one.goal.region,
+        _SAFE * one.goal.region,
         settled,
         heads,
         {s.label: s.best for s in one.standings},

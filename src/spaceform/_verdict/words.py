@@ -221,7 +221,7 @@ def _question(one: Question, goal: Goal, name: Name) -> str:
     state = "settled" if one.settled else "in question: " + _and([name(label) for label in one.heads])
     return (
         f"{_capital(goal.title)}: {name(one.choice)}, expected loss {amount(goal, one.regret)} "
-        f"of {amount(goal, one.region)} allowed; {state}."
+        f"of {amount(goal, one.allowed)} allowed; {state}."
     )
 
 

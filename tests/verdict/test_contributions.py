@@ -1,0 +1,100 @@
+"""Contributions have the figure as their mean and the figure's spread under resampling as their spread."""
+
+import numpy as np
+import pytest
+import torch
+
+from spaceform import metrics
+from spaceform._verdict import contributions
+from spaceform.metrics import retrieval
+
+
+def predictions(n: int, seed: int = 0, sharpness: float = 1.5):
+    """Probabilities of four classes that are right about four times in five, and a little too sure."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 4, n)
+    logits = rng.standard_normal((n, 4))
+    logits[np.arange(n), y] += 2.0 * rng.random(n) + 0.5
+    p = np.exp(sharpness * logits)
+    return (p / p.sum(1, keepdims=True)).astype(np.float32), y
+
+
+def resampled(metric, values, draws=2_000, seed=1):
+    """Standard deviations of a figure over resampled items: from multiplicities, and from contributions."""
+    n = len(values)
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
+    return float(np.std(metric(torch.from_numpy(counts)).numpy())), float(np.std(values) / np.sqrt(n))
+
+
+def test_means_are_the_figures():
+    p, y = predictions(1_000)
+    right = contributions.right(p, y) > 0
+    top = p.max(1)
+    score = np.random.default_rng(2).random(1_000) + 0.2 * right
+    figures = [
+        (contributions.right(p, y), metrics.accuracy(p, y)),
+        (contributions.surprise(p, y), metrics.nll(torch.from_numpy(p).log(), torch.from_numpy(y))),
+        (contributions.brier(p, y), metrics.brier(p, y)),
+        (contributions.calibration_error(top, right), metrics.calibration_error(p, y)),
+        (contributions.auroc(score, right), metrics.auroc(score, right)),
+    ]
+    for values, figure in figures:
+        assert values.mean() == pytest.approx(float(figure), abs=1e-6)
+
+
+def test_calibration_error_with_ties_is_the_metric():
+    p, y = predictions(500)
+    p = np.round(p, 1)
+    p /= p.sum(1, keepdims=True)
+    values = contributions.calibration_error(p.max(1), contributions.right(p, y) > 0)
+    assert values.mean() == pytest.approx(float(metrics.calibration_error(p, y)), abs=1e-6)
+
+
+def test_auroc_spreads_as_under_resampling():
+    p, y = predictions(1_500)
+    right = contributions.right(p, y) > 0
+    score = np.random.default_rng(2).random(1_500) + 0.4 * right
+    direct, linear = resampled(
+        lambda counts: metrics.auroc(score, right, counts=counts), contributions.auroc(score, right)
+    )
+    assert linear == pytest.approx(direct, rel=0.08)  # four standard errors of 2,000 draws are 6 %
+
+
+def test_calibration_error_spreads_as_under_resampling():
+    p, y = predictions(3_000, sharpness=4.0)
+    right = contributions.right(p, y) > 0
+    direct, linear = resampled(
+        lambda counts: metrics.calibration_error(p, y, counts=counts),
+        contributions.calibration_error(p.max(1), right),
+    )
+    assert linear == pytest.approx(direct, rel=0.1)
+
+
+def test_auroc_has_no_figure_without_mistakes():
+    assert contributions.auroc(np.arange(4.0), np.ones(4, dtype=bool)) is None
+    assert contributions.auroc(np.arange(4.0), np.zeros(4, dtype=bool)) is None
+
+
+def left_out(z, y):
+    """Influence of each item on mAP@R, as query and in the gallery: left out in turn."""
+    n = len(y)
+    whole = retrieval(z, y, k=(1,)).map_at_r
+    keep = [np.delete(np.arange(n), i) for i in range(n)]
+    return np.array([(n - 1) * (whole - retrieval(z[k], y[k], k=(1,)).map_at_r) for k in keep])
+
+
+def test_an_item_counts_about_twice_in_retrieval():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(6), 25)
+    z = torch.from_numpy(rng.standard_normal((6, 8))[y] + 0.9 * rng.standard_normal((150, 8)))
+    labels = torch.from_numpy(y)
+    own = retrieval(z, labels, k=(1,)).average_precision.numpy()
+    values = contributions.found(own)
+    assert values.mean() == pytest.approx(own.mean())
+    ratio = np.std(values) / np.std(left_out(z, labels))
+    assert 0.85 < ratio < 1.35  # on the safe side, more often than not
+
+
+def test_queries_without_a_relevant_item_do_not_count():
+    values = contributions.found(np.array([0.5, np.nan, 1.0]))
+    assert values == pytest.approx([0.25, 1.25])

@@ -1,0 +1,108 @@
+"""One head over all goals, and ties that cost breaks."""
+
+import numpy as np
+import pytest
+
+from spaceform._verdict import Evidence, Missing, Series, decide
+from spaceform._verdict.overall import Cost, Why, break_tie, recommend
+from verdict.studies import ACCURACY, NLL, study
+
+
+def both(accuracy, nll, seeds=5, items=4_000, nll_items=None, **options):
+    """Accuracy and NLL of the same heads."""
+    one = study(accuracy, seeds=seeds, items=items, **options)
+    rng = np.random.default_rng(9)
+    rows = {
+        label: Series(tuple(range(seeds)), level + 0.02 * rng.standard_normal((seeds, nll_items or items)))
+        for label, level in nll.items()
+    }
+    return Evidence(one.labels, (), (ACCURACY, NLL), {"accuracy": one.series["accuracy"], "nll": rows})
+
+
+WEIGHTS = {"accuracy": 1.0, "nll": 1.0}
+
+
+def test_weights_decide_between_goals():
+    evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3})
+    verdicts = decide(evidence).goals
+    assert recommend(evidence, verdicts, {"accuracy": 1.0}).choice.label == "a"
+    assert recommend(evidence, verdicts, WEIGHTS).choice.label == "b"  # 10 regions against 6
+    assert recommend(evidence, verdicts, {"accuracy": 3.0, "nll": 1.0}).choice.label == "a"
+
+
+def test_overall_regret_is_the_weighted_sum_of_the_goals():
+    evidence = both({"a": 93.0, "b": 90.0, "c": 80.0}, {"a": 0.4, "b": 0.3, "c": 0.9})
+    verdicts = decide(evidence).goals
+    found = recommend(evidence, verdicts, {"accuracy": 3.0, "nll": 1.0})
+    assert found.weights == {"accuracy": 0.75, "nll": 0.25}
+    for label in ("a", "b", "c"):
+        parts = sum(found.weights[v.goal.column] * v.of(label).regret / v.goal.region for v in verdicts)
+        least = min(
+            sum(found.weights[v.goal.column] * v.of(one).regret / v.goal.region for v in verdicts)
+            for one in ("a", "b", "c")
+        )
+        assert found.verdict.of(label).regret == pytest.approx(parts - least, abs=0.6)
+
+
+def test_goals_on_other_items_add_their_errors():
+    evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3}, nll_items=500)
+    found = recommend(evidence, decide(evidence).goals, WEIGHTS)
+    figures = {label: one.figures.mean() for label, one in evidence.series["accuracy"].items()}
+    losses = {label: one.figures.mean() for label, one in evidence.series["nll"].items()}
+    for label in ("a", "b"):
+        worth = 0.5 * figures[label] / ACCURACY.region - 0.5 * losses[label] / NLL.region
+        assert found.verdict.of(label).mean == pytest.approx(worth)
+
+
+def test_goals_that_a_head_lacks_are_left_out():
+    evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3})
+    rows = dict(evidence.series["nll"])
+    rows["b"] = Series((), np.zeros((0, 1)), dict.fromkeys(range(5), Missing.NO_MISTAKES))
+    evidence = Evidence(("a", "b"), (), evidence.goals, {**evidence.series, "nll": rows})
+    found = recommend(evidence, decide(evidence).goals, WEIGHTS)
+    assert found.left_out == ("nll",)
+    assert found.weights == {"accuracy": 1.0}
+    assert recommend(evidence, decide(evidence).goals, {"nll": 1.0}) is None
+
+
+def test_wrong_weights_are_refused():
+    evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3})
+    verdicts = decide(evidence).goals
+    with pytest.raises(ValueError, match="there is no goal 'speed' to weigh"):
+        recommend(evidence, verdicts, {"speed": 1.0})
+    with pytest.raises(ValueError, match=r"the weight of accuracy must be 0 or more, got -1\.0"):
+        recommend(evidence, verdicts, {"accuracy": -1.0})
+
+
+EQUAL = {"a": 90.0, "b": 90.05, "c": 80.0}
+LARGE = {"seeds": 8, "items": 20_000, "seed_deviation": 0.05}
+
+
+def test_of_equivalent_heads_the_cheaper_is_chosen():
+    verdict = decide(study(EQUAL, **LARGE)).goals[0]
+    first, other = verdict.choice, verdict.equivalent[0]
+    costs = {first: Cost(10.0), other: Cost(5.0), "c": Cost(0.1)}
+    found = break_tie(verdict, costs)
+    assert (found.label, found.why, found.first) == (other, Why.CHEAPER, first)
+    assert found.time == pytest.approx(0.5)
+
+
+def test_at_the_same_cost_the_simpler_is_chosen():
+    verdict = decide(study(EQUAL, **LARGE)).goals[0]
+    first, other = verdict.choice, verdict.equivalent[0]
+    costs = {first: Cost(10.0, complexity=2), other: Cost(11.0, complexity=1), "c": Cost(0.1)}
+    assert break_tie(verdict, costs).why is Why.SIMPLER
+    same = {label: Cost(10.0) for label in EQUAL}
+    assert (break_tie(verdict, same).label, break_tie(verdict, same).why) == (first, Why.FIRST)
+
+
+def test_cost_does_not_buy_a_worse_head():
+    verdict = decide(study({"good": 95.0, "cheap": 90.0})).goals[0]
+    found = break_tie(verdict, {"good": Cost(100.0), "cheap": Cost(1.0)})
+    assert (found.label, found.why) == ("good", Why.CLEAR)
+
+
+def test_without_costs_the_least_regret_stays():
+    verdict = decide(study(EQUAL, **LARGE)).goals[0]
+    assert break_tie(verdict).label == verdict.choice
+    assert break_tie(decide(study({"a": 90.0})).goals[0]).why is Why.ONLY

@@ -1,0 +1,116 @@
+"""Findings in plain sentences."""
+
+import numpy as np
+import pytest
+
+from spaceform._verdict import Evidence, Missing, Series, decide, words
+from spaceform._verdict.overall import Cost, break_tie, recommend
+from spaceform._verdict.race import race
+from verdict.studies import ACCURACY, NLL, study
+
+LARGE = {"seeds": 8, "items": 20_000, "seed_deviation": 0.05}
+
+
+def said(evidence, costs=None):
+    verdict = decide(evidence).goals[0]
+    return words.sentences(verdict, break_tie(verdict, costs))
+
+
+def test_a_clear_winner():
+    first, *rest = said(study({"cosine": 95.0, "vmf": 90.0}))
+    assert first.startswith("Choose cosine (94.6 %): all other heads")
+    assert "the next, vmf, by 5." in first
+    assert rest == []
+
+
+def test_a_tie_that_cost_breaks():
+    evidence = study({"cosine": 90.0, "vmf": 90.0}, **LARGE)
+    first = decide(evidence).goals[0].choice
+    other = next(label for label in evidence.labels if label != first)
+    found = said(evidence, {first: Cost(10.0), other: Cost(5.0)})
+    assert found[0].startswith(f"Choose {other}: within 0.")
+    assert found[0].endswith("points of the best with 95 %, and half the time.")
+
+
+def figures(**values):
+    """Evidence of accuracy without items."""
+    rows = {
+        label: Series(tuple(range(len(some))), np.array(some, dtype=float)[:, None])
+        for label, some in values.items()
+    }
+    return Evidence(tuple(values), (), (ACCURACY,), {"accuracy": rows})
+
+
+def test_what_is_open_says_what_would_settle_it():
+    found = said(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
+    assert found[0].startswith("Choose vmf (90.4 %): the best with ")
+    assert found[1].startswith("It may also be arcface (")
+    assert found[2].startswith("About ")
+    assert found[2].endswith(" seeds of each head would bring the expected loss below 0.5 points.")
+    assert found[3].startswith("Only the figures of the runs are known")
+
+
+def test_the_choice_against_a_reference():
+    heads = {"cosine": 90.0, "vmf": 85.0}
+    behind = said(study(heads, references={"LogisticRegression": 95.0}))[-1]
+    assert behind.startswith("No head is shown to be better than LogisticRegression here: cosine is ")
+    assert behind.endswith(" points behind, surely.")
+    ahead = said(study(heads, references={"LogisticRegression": 80.0}))[-1]
+    assert ahead.startswith("Cosine is ")
+    assert " points better than LogisticRegression (95 %: " in ahead
+
+
+def test_no_mistakes_are_named():
+    rows = {"cosine": Series((), np.zeros((0, 1)), {0: Missing.NO_MISTAKES})}
+    evidence = Evidence(("cosine",), (), (ACCURACY,), {"accuracy": rows})
+    assert said(evidence) == [
+        "Accuracy: nothing to choose by, since no run made a mistake, "
+        "and there is nothing to tell right from wrong by."
+    ]
+
+
+def test_runs_without_a_figure_are_counted():
+    evidence = study({"cosine": 95.0, "vmf": 90.0})
+    one = evidence.series["accuracy"]["vmf"]
+    rows = {**evidence.series["accuracy"], "vmf": Series(one.seeds, one.values, {7: Missing.NO_MISTAKES})}
+    found = said(Evidence(evidence.labels, (), evidence.goals, {"accuracy": rows}))
+    assert found[-1] == "1 of 4 runs of vmf made no mistake and has no figure here."
+
+
+def test_one_seed_is_told():
+    found = said(study({"cosine": 90.0, "vmf": 90.2}, seeds=1))
+    assert found[-1].startswith("One seed each: how much seeds differ is not known here; 0.5 points, typical")
+
+
+def test_labels_have_the_readers_names():
+    verdict = decide(study({"cosine": 95.0, "vmf": 90.0})).goals[0]
+    found = words.chosen(verdict, break_tie(verdict), {"cosine": "Cosine", "vmf": "vMF"}.__getitem__)
+    assert found.startswith("Choose Cosine")
+    assert "vMF" in found
+
+
+def test_the_overall_choice_states_its_weights():
+    evidence = study({"cosine": 95.0, "vmf": 90.0})
+    found = recommend(evidence, decide(evidence).goals)
+    assert words.overall(found, evidence.goals) == [
+        "Choose cosine: the best over all goals with over 99 %.",
+        "Weights: accuracy 100 %; each goal counts in units of the difference that matters in it.",
+    ]
+
+
+def test_a_race_says_why_it_stops():
+    found = race(study({"cosine": 95.0, "vmf": 90.0}))
+    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: for every goal")
+    assert words.racing(found, (ACCURACY,))[1].endswith("of 0.2 points allowed; settled.")
+
+
+@pytest.mark.parametrize(
+    ("goal", "x", "text"),
+    [(ACCURACY, 0.234, "0.2 points"), (ACCURACY, 0.01, "less than 0.1 points"), (NLL, 0.0123, "0.012 NLL")],
+)
+def test_amounts(goal, x, text):
+    assert words.amount(goal, x) == text
+
+
+def test_probabilities_are_never_certain():
+    assert [words.probability(p) for p in (0.0, 0.5, 1.0)] == ["under 1 %", "50 %", "over 99 %"]
