@@ -24,21 +24,21 @@ WEIGHTS = {"accuracy": 1.0, "nll": 1.0}
 
 def test_weights_decide_between_goals():
     evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3})
-    verdicts = decide(evidence).goals
-    assert recommend(evidence, verdicts, {"accuracy": 1.0}).choice.label == "a"
-    assert recommend(evidence, verdicts, WEIGHTS).choice.label == "b"  # 10 regions against 6
-    assert recommend(evidence, verdicts, {"accuracy": 3.0, "nll": 1.0}).choice.label == "a"
+    verdict = decide(evidence)
+    assert recommend(evidence, verdict, {"accuracy": 1.0}).choice.label == "a"
+    assert recommend(evidence, verdict, WEIGHTS).choice.label == "b"  # 10 regions against 6
+    assert recommend(evidence, verdict, {"accuracy": 3.0, "nll": 1.0}).choice.label == "a"
 
 
 def test_overall_regret_is_the_weighted_sum_of_the_goals():
     evidence = both({"a": 93.0, "b": 90.0, "c": 80.0}, {"a": 0.4, "b": 0.3, "c": 0.9})
-    verdicts = decide(evidence).goals
-    found = recommend(evidence, verdicts, {"accuracy": 3.0, "nll": 1.0})
+    verdict = decide(evidence)
+    found = recommend(evidence, verdict, {"accuracy": 3.0, "nll": 1.0})
     assert found.weights == {"accuracy": 0.75, "nll": 0.25}
     for label in ("a", "b", "c"):
-        parts = sum(found.weights[v.goal.column] * v.of(label).regret / v.goal.region for v in verdicts)
+        parts = sum(found.weights[v.goal.column] * v.of(label).regret / v.goal.region for v in verdict.goals)
         least = min(
-            sum(found.weights[v.goal.column] * v.of(one).regret / v.goal.region for v in verdicts)
+            sum(found.weights[v.goal.column] * v.of(one).regret / v.goal.region for v in verdict.goals)
             for one in ("a", "b", "c")
         )
         assert found.verdict.of(label).regret == pytest.approx(parts - least, abs=0.6)
@@ -46,7 +46,7 @@ def test_overall_regret_is_the_weighted_sum_of_the_goals():
 
 def test_goals_on_other_items_add_their_errors():
     evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3}, nll_items=500)
-    found = recommend(evidence, decide(evidence).goals, WEIGHTS)
+    found = recommend(evidence, decide(evidence), WEIGHTS)
     figures = {label: one.figures.mean() for label, one in evidence.series["accuracy"].items()}
     losses = {label: one.figures.mean() for label, one in evidence.series["nll"].items()}
     for label in ("a", "b"):
@@ -59,19 +59,19 @@ def test_goals_that_a_head_lacks_are_left_out():
     rows = dict(evidence.series["nll"])
     rows["b"] = Series((), np.zeros((0, 1)), dict.fromkeys(range(5), Missing.NO_MISTAKES))
     evidence = Evidence(("a", "b"), (), evidence.goals, {**evidence.series, "nll": rows})
-    found = recommend(evidence, decide(evidence).goals, WEIGHTS)
+    found = recommend(evidence, decide(evidence), WEIGHTS)
     assert found.left_out == ("nll",)
     assert found.weights == {"accuracy": 1.0}
-    assert recommend(evidence, decide(evidence).goals, {"nll": 1.0}) is None
+    assert recommend(evidence, decide(evidence), {"nll": 1.0}) is None
 
 
 def test_wrong_weights_are_refused():
     evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3})
-    verdicts = decide(evidence).goals
+    verdict = decide(evidence)
     with pytest.raises(ValueError, match="there is no goal 'speed' to weigh"):
-        recommend(evidence, verdicts, {"speed": 1.0})
+        recommend(evidence, verdict, {"speed": 1.0})
     with pytest.raises(ValueError, match=r"the weight of accuracy must be 0 or more, got -1\.0"):
-        recommend(evidence, verdicts, {"accuracy": -1.0})
+        recommend(evidence, verdict, {"accuracy": -1.0})
 
 
 EQUAL = {"a": 90.0, "b": 90.05, "c": 80.0}

@@ -56,7 +56,7 @@ def test_the_choice_against_a_reference():
     assert behind.startswith("No head is shown to be better than LogisticRegression here: cosine is ")
     assert behind.endswith(" points behind, surely.")
     ahead = said(study(heads, references={"LogisticRegression": 80.0}))[-1]
-    assert ahead.startswith("Cosine is ")
+    assert ahead.startswith("cosine is ")
     assert " points better than LogisticRegression (95 %: " in ahead
 
 
@@ -91,7 +91,7 @@ def test_labels_have_the_readers_names():
 
 def test_the_overall_choice_states_its_weights():
     evidence = study({"cosine": 95.0, "vmf": 90.0})
-    found = recommend(evidence, decide(evidence).goals)
+    found = recommend(evidence, decide(evidence))
     assert words.overall(found, evidence.goals) == [
         "Choose cosine: the best over all goals with over 99 %.",
         "Weights: accuracy 100 %; each goal counts in units of the difference that matters in it.",
@@ -101,7 +101,7 @@ def test_the_overall_choice_states_its_weights():
 def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
     assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: for every goal")
-    assert words.racing(found, (ACCURACY,))[1].endswith("of 0.2 points allowed; settled.")
+    assert words.racing(found, (ACCURACY,))[1].endswith(", below half of 0.5 points.")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,13 @@ def test_a_race_says_why_it_stops():
 )
 def test_amounts(goal, x, text):
     assert words.amount(goal, x) == text
+
+
+def test_a_race_that_goes_on_names_the_heads():
+    found = race(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], far=[10, 11, 12]))
+    first, second = words.racing(found, (ACCURACY,))
+    assert first == "More seeds for cosine and vmf."
+    assert second.endswith("not yet below half of 0.5 points; in question: cosine and vmf.")
 
 
 def test_probabilities_are_never_certain():

@@ -6,14 +6,14 @@ same seeds and items. Which head has the least expected regret follows from the 
 Σ weight · regret / region, so a page can follow other weights without new draws.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
 import numpy as np
 
-from spaceform._verdict.decide import GoalVerdict, Relation, decide
+from spaceform._verdict.decide import GoalVerdict, Relation, Verdict, decide
 from spaceform._verdict.evidence import Evidence, Series
 from spaceform._verdict.goals import REGIONS, Goal
 
@@ -86,7 +86,7 @@ class Recommendation:
 
 def recommend(
     evidence: Evidence,
-    verdicts: Sequence[GoalVerdict],
+    verdict: Verdict,
     weights: Mapping[str, float] | None = None,
     costs: Mapping[str, Cost] | None = None,
     *,
@@ -94,9 +94,9 @@ def recommend(
 ) -> Recommendation | None:
     """The overall choice and that of each goal; `weights` by column stand in for the goals' own.
 
-    Regions are those of the verdicts. None where no goal counts: no weight, or figures missing.
+    Regions are those of the verdict. None where no goal counts: no weight, or figures missing.
     """
-    goals = {one.goal.column: one.goal for one in verdicts}
+    goals = {one.goal.column: one.goal for one in verdict.goals}
     given = {column: goal.weight for column, goal in goals.items()} if weights is None else dict(weights)
     _check(given, goals)
     asked = [column for column, weight in given.items() if weight > 0 and column in goals]
@@ -110,7 +110,7 @@ def recommend(
     shares = {column: given[column] / total for column in counted}
     overall = decide(combined(evidence, goals, shares), seed=seed).goals[0]
     choice = break_tie(overall, costs)
-    by_goal = {one.goal.column: break_tie(one, costs) for one in verdicts}
+    by_goal = {one.goal.column: break_tie(one, costs) for one in verdict.goals}
     assert choice is not None
     return Recommendation(
         choice,

@@ -44,9 +44,9 @@ class Question:
     choice: str
     regret: float
     """Expected regret of the choice over seeds, in the goal's unit."""
-    allowed: float
-    """Expected regret at which the race for this goal ends: half the region of equivalence."""
+    region: float
     settled: bool
+    """The expected regret is below half the region: the race for this goal is over."""
     heads: tuple[str, ...]
     """Heads that may still be the best, the choice among them; the choice alone where it is settled."""
     best: Mapping[str, float]
@@ -123,7 +123,7 @@ def _question(one: GoalVerdict) -> Question:
         one.goal.column,
         one.chosen.label,
         one.chosen.regret,
-        _SAFE * one.goal.region,
+        one.goal.region,
         settled,
         heads,
         {s.label: s.best for s in one.standings},

@@ -28,7 +28,7 @@ def conditional_draws(
 ) -> Float[NDArray[np.float64], "draws labels"]:
     """Draws of θ, `per_chain` for each matrix V; some labels share the prior, the others have none."""
     chains, labels = len(V), len(y)
-    precision = np.linalg.inv(V)
+    precision: Matrices = np.asarray(np.linalg.inv(V), dtype=np.float64)
     pull = precision @ y
     k = int(shrunk.sum())
     if k < 2:

@@ -104,7 +104,7 @@ def reference(verdict: GoalVerdict, name: Name = str) -> str:
     lead, label = best.lead, name(best.label)
     if lead.sure and lead.mean > 0:
         return (
-            f"{_capital(name(verdict.choice))} is {amount(goal, lead.mean)} better than {label} "
+            f"{name(verdict.choice)} is {amount(goal, lead.mean)} better than {label} "
             f"(95 %: {_span(goal, lead.low, lead.high)})."
         )
     if best.any_better:
@@ -159,7 +159,9 @@ def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> l
     weights = ", ".join(
         f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
-    said = [first, f"Weights: {weights}; each goal counts in units of the difference that matters in it."]
+    also = rivals(found.verdict, name)
+    said = [first, *([also] if also else [])]
+    said.append(f"Weights: {weights}; each goal counts in units of the difference that matters in it.")
     if found.left_out:
         missing = _and([titles[column] for column in found.left_out])
         said.append(f"Left out, since some head has no figure: {missing}.")
@@ -218,11 +220,11 @@ def _gap(gap: Gap, name: Name) -> str:
 
 
 def _question(one: Question, goal: Goal, name: Name) -> str:
-    state = "settled" if one.settled else "in question: " + _and([name(label) for label in one.heads])
-    return (
-        f"{_capital(goal.title)}: {name(one.choice)}, expected loss {amount(goal, one.regret)} "
-        f"of {amount(goal, one.allowed)} allowed; {state}."
-    )
+    half = f"half of {amount(goal, one.region)}"
+    state = f"below {half}" if one.settled else f"not yet below {half}"
+    heads = "" if one.settled else f"; in question: {_and([name(label) for label in one.heads])}"
+    loss = amount(goal, one.regret)
+    return f"{_capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
 
 
 def _next(verdict: GoalVerdict, name: Name) -> str:
@@ -267,4 +269,6 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """With a capital first letter, but for words that have one already: mAP@R."""
+    first = text.split(maxsplit=1)[0]
+    return text if first != first.lower() else text[:1].upper() + text[1:]
