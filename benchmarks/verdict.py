@@ -47,6 +47,8 @@ class Calls:
         self.stated: list[float] = []
         self.p: list[float] = []
         self.right: list[bool] = []
+        self.called: list[bool] = []
+        self.errors: list[float] = []
         self.welch_right: list[bool] = []
 
     def add(
@@ -59,16 +61,18 @@ class Calls:
     ) -> None:
         """All pairs of one goal. With `fresh` seeds behind the truth, it errs itself: that is stated too."""
         draws = goal.sign * known.draw(_DRAWS, 0)
-        if fresh:
-            noise = np.random.default_rng(1).standard_normal(draws.shape)
-            draws = draws + noise * np.sqrt(known.seed_variance / fresh)
+        noise = np.random.default_rng(1).standard_normal(draws.shape)
+        measured = draws + noise * np.sqrt(known.seed_variance / fresh) if fresh else draws
         pairs = list(combinations(range(len(known.labels)), 2))
         figures = [series[label].figures for label in known.labels]
         true = [goal.sign * truth[label] for label in known.labels]
         for (a, b), p in zip(pairs, holm([welch(figures[a], figures[b]) for a, b in pairs]), strict=True):
-            better = float((draws[:, a] > draws[:, b]).mean())
+            better = float((measured[:, a] > measured[:, b]).mean())
             self.stated.append(max(better, 1 - better))
             self.right.append((better > 0.5) == (true[a] > true[b]))
+            gap = draws[:, a] - draws[:, b]
+            self.called.append(max((gap > 0).mean(), (gap < 0).mean()) >= _SURE)
+            self.errors.append(abs(gap.mean()) / gap.std())
             self.p.append(p)
             ahead = goal.sign * (figures[a].mean() - figures[b].mean())
             self.welch_right.append((ahead > 0) == (true[a] > true[b]))
@@ -90,19 +94,19 @@ class Calls:
 
     def apart(self) -> dict[str, Any]:
         """Pairs told apart by either method."""
-        stated, right = np.array(self.stated), np.array(self.right)
+        ours, errors, right = np.array(self.called), np.array(self.errors), np.array(self.right)
         p, welch_right = np.array(self.p), np.array(self.welch_right)
-        ours, theirs = stated >= _SURE, p <= 0.05
+        theirs = p <= 0.05
         rate = float((~welch_right[theirs]).mean()) if theirs.any() else 0.0
         rates = sorted({0.005, 0.01, 0.02, round(rate, 4)})
         return {
-            "pairs": len(stated),
+            "pairs": len(p),
             "ours": int(ours.sum()),
             "ours wrong": round(float((~right[ours]).mean()), 4) if ours.any() else 0.0,
             "welch": int(theirs.sum()),
             "welch wrong": round(rate, 4),
             "at equal shares of wrong calls": {
-                str(x): {"ours": _most(-stated, right, x), "welch": _most(p, welch_right, x)} for x in rates
+                str(x): {"ours": _most(-errors, right, x), "welch": _most(p, welch_right, x)} for x in rates
             },
         }
 

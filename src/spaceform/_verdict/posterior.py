@@ -36,6 +36,7 @@ from spaceform._verdict.shrinkage import conditional_draws
 
 _FREEDOM = 5.0  # degrees of freedom that the heads' common variance counts for
 
+_TYPICAL_FREEDOM = 2.0  # what is typical of a goal may be far from what holds here
 _PRIOR_WIDTH = 5.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
 _NEGLIGIBLE = 1e-3  # regions
 _DRAWS_PER_CHAIN = 8
@@ -185,11 +186,12 @@ def _seed_variances(
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
     other = Source.OTHERS if several.any() else Source.TYPICAL
+    freedom = np.where(d > 0, _FREEDOM + d, _FREEDOM if several.any() else _TYPICAL_FREEDOM)
     source = tuple(
         Source.FIXED if still else Source.SEEDS if many else other
         for still, many in zip(fixed, several, strict=True)
     )
-    return np.maximum(variance, least), least, _FREEDOM + d, source
+    return np.maximum(variance, least), least, freedom, source
 
 
 def _common_scale(ratios: Vector, d: Vector) -> float:
