@@ -43,7 +43,7 @@ def figures(**values):
 
 def test_what_is_open_says_what_would_settle_it():
     found = said(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
-    assert found[0].startswith("Choose vmf (90.4 %): the best with ")
+    assert found[0].startswith("Choose vmf (90.4 %): the best with a probability of ")
     assert found[1].startswith("It may also be arcface (")
     assert found[2].startswith("About ")
     assert found[2].endswith(" seeds of each head would bring the expected loss below 0.5 points.")
@@ -93,7 +93,7 @@ def test_the_overall_choice_states_its_weights():
     evidence = study({"cosine": 95.0, "vmf": 90.0})
     found = recommend(evidence, decide(evidence))
     assert words.overall(found, evidence.goals) == [
-        "Choose cosine: the best over all goals with over 99 %.",
+        "Choose cosine: the best over all goals with a probability of over 99 %.",
         "Weights: accuracy 100 %; each goal counts in units of the difference that matters in it.",
     ]
 

@@ -11,6 +11,8 @@ from spaceform._verdict.race import Decision, Question, Reason
 
 Name = Callable[[str], str]
 
+_WORTH_NAMING = 0.05
+
 
 def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
     """All there is to say of one goal: what to choose first, then how sure, references and limits.
@@ -51,7 +53,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
     if choice.why is Why.CLEAR:
         return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
     return (
-        f"{head} ({value(goal, one.mean)}): the best with {probability(one.best)}, "
+        f"{head} ({value(goal, one.mean)}): the best with a probability of {probability(one.best)}, "
         f"on average {amount(goal, one.regret)} behind the best."
     )
 
@@ -59,7 +61,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     """Which heads may be better than the choice, and which are worse; empty where there is nothing to add."""
     parts = []
-    may = [one for one in verdict.standings if one.relation is Relation.OPEN]
+    may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
     if may:
         ranked = sorted(may, key=lambda one: -one.best)
         listed = _and([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
@@ -155,7 +157,7 @@ def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> l
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     else:
-        first += f": the best over all goals with {probability(one.best)}."
+        first += f": the best over all goals with a probability of {probability(one.best)}."
     weights = ", ".join(
         f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
