@@ -366,7 +366,7 @@ def main() -> None:
     rng = np.random.default_rng(asked.seed)
     options = f"--studies {asked.studies} --resamplings {asked.resamplings} --seed {asked.seed}"
     named = " ".join([asked.what, *(folder.name for folder in asked.folders)])
-    found: dict[str, Any] = {"command": f"benchmarks/verdict.py {named} {options}", **environment()}
+    found: dict[str, Any] = environment() | {"command": f"python benchmarks/verdict.py {named} {options}"}
     if asked.what == "simulated":
         found["simulated"] = [
             simulated(asked.studies, seeds, items, rng) for seeds in (1, 3, 5) for items in (300, 3_000)
