@@ -186,7 +186,10 @@ def _seed_variances(
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
     other = Source.OTHERS if several.any() else Source.TYPICAL
-    freedom = np.where(d > 0, _FREEDOM + d, _FREEDOM if several.any() else _TYPICAL_FREEDOM)
+    # What the heads have in common is known no better than all their seeds together tell.
+    freedom = (
+        np.minimum(_FREEDOM + d, d[several].sum()) if several.any() else np.full(len(d), _TYPICAL_FREEDOM)
+    )
     source = tuple(
         Source.FIXED if still else Source.SEEDS if many else other
         for still, many in zip(fixed, several, strict=True)
