@@ -25,9 +25,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from spaceform.environment import environment
 from spaceform.geometry import Euclidean, Sphere
 from spaceform.metrics import retrieval
+from spaceform.run.environment import environment
 from spaceform.study.verdict.decide import decide
 from spaceform.study.verdict.evidence import Evidence, Outputs, Series, evidence_from
 from spaceform.study.verdict.goals import CLASSIFICATION, GOALS, Goal
