@@ -18,6 +18,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
+from spaceform.nets import NETS, TimmOptions
 from spaceform.run.fit import with_candidate
 from spaceform.run.recipe import AUTHORS, PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
 from spaceform.study.choices import Length
@@ -115,7 +116,8 @@ def recipes(
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
         changes["net.name"] = conditions.net
-        changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
+        if NETS.get(conditions.net, TimmOptions) is TimmOptions:  # made for photos of their full size
+            changes["data.thumbnail"] = None
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
     if any(key.startswith("net.") for key in changes):

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from spaceform.data import load
 from spaceform.data.dataset import Task
+from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Profile, Sampler
@@ -216,7 +217,7 @@ def carry_out(
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
-    return all(recipe.net.name == "features" for recipe in found.values())
+    return all(map(is_for_features, found.values()))
 
 
 def _searched(trials: int) -> str:
