@@ -16,6 +16,8 @@ import pytest
 
 from heads import foreign_heads
 
+pytestmark = pytest.mark.slow
+
 HEADS = ("centre", "blurred")
 # All in one interpreter: each would take seconds to start.
 WORK = """

@@ -23,6 +23,8 @@ from spaceform.run.recipe import RecipeError, load, replace
 from spaceform.run.train import train
 from spaceform.study.plan import Conditions, recipes
 
+pytestmark = pytest.mark.slow
+
 SHORT_FEATURES = {"budget.epochs": 1, "budget.episodes": 2}
 SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import foreign_heads
 import through_the_core
 
+pytestmark = pytest.mark.slow
+
 CASES = [f"{name}:{step}" for name in ("centre", "blurred") for step in through_the_core.STEPS]
 
 
