@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spaceform import report
+from spaceform.messages import capital, listed
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
-from spaceform.report.words import capital, listed, readable
+from spaceform.report.words import readable
 
 BROKEN = b"caf\xe9".decode("utf-8", "surrogateescape")
 """A folder name in Latin-1, as Python reads it on a file system of UTF-8."""

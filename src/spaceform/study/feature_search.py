@@ -19,7 +19,7 @@ from spaceform.run import files
 from spaceform.run.fit import engine_parts, with_candidate
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
-from spaceform.study.folder import Job
+from spaceform.study.folder import Job, read_lines
 from spaceform.study.processes import Processes
 from spaceform.study.search import SearchError, to_toml
 
@@ -94,9 +94,10 @@ def standing(folder: Path) -> list[str]:
 def trials_of(folder: Path) -> pd.DataFrame:
     """Every trial of the searches of a folder, one row each."""
     rows = [
-        {"search": path.stem, **record["trial"], **record["recipe"]}
+        {"search": path.stem, "planned": about["candidates"], **record["trial"], **record["recipe"]}
         for path in sorted(folder.glob("*.jsonl"))
-        for record in _lines(path)[1:]
+        for about, *records in [read_lines(path) or [{}]]
+        for record in records
     ]
     return pd.DataFrame(rows)
 
@@ -107,7 +108,7 @@ class Kept:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        records = _lines(path)
+        records = read_lines(path)
         if records and records[0] != about:
             raise RecipeError(
                 f"{path} holds a search of other data or settings; choose another --out, or remove it"
@@ -119,7 +120,7 @@ class Kept:
     @staticmethod
     def of(folder: Path, head: str) -> list[Trial]:
         """The trials of a head that are kept in a folder."""
-        return [Trial.from_dict(record["trial"]) for record in _lines(folder / f"{head}.jsonl")[1:]]
+        return [Trial.from_dict(record["trial"]) for record in read_lines(folder / f"{head}.jsonl")[1:]]
 
     def add(self, trial: Trial, recipe: Recipe) -> None:
         """Keep one more."""
@@ -131,16 +132,6 @@ class Kept:
 
 def _about(recipe: Recipe, parts: Material, trials: int) -> dict[str, Any]:
     return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
 
 
 def _said(trials: Sequence[Trial]) -> str:

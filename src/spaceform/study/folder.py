@@ -231,8 +231,12 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """One record for each epoch; a last line that another process is still writing is left out."""
-    path = folder / "history.jsonl"
+    """One record for each epoch."""
+    return read_lines(folder / "history.jsonl")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """One record for each line of JSON; a last line that another process is still writing is left out."""
     records = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         try:
