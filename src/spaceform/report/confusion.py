@@ -58,7 +58,7 @@ def confusion(record: Record | None) -> Confusion | None:
 
 def figure(group: Group, found: Confusion | None) -> Figure:
     """A matrix where the classes are few, and the accuracy of each class; else of the worst classes."""
-    key, title = f"{group.key}-classes", "What it gets wrong"
+    key, title = f"{group.key}-classes", "Class by class"
     if found is None:
         return Figure(key, title, "", (), missing="The recommended run has left no predictions to show.")
     few = len(found.classes) <= _MOST
@@ -67,7 +67,7 @@ def figure(group: Group, found: Confusion | None) -> Figure:
         Panel("Accuracy by class" if few else "The classes with the lowest accuracy", _bars(found, shown))
     ]
     if few:
-        panels.insert(0, Panel("Predicted class (across) of each true class (down)", _matrix(found)))
+        panels.insert(0, Panel("Confusion matrix", _matrix(found)))
     name = f"{display(found.record.label)}, the run {found.record.name}"
     more = "" if few else " The pairs of classes that are confused most often are in the table."
     return Figure(

@@ -26,7 +26,8 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
         "How the heads compare",
         "A point is what a head reached, with the 95 % interval of its true figure: for other seeds and "
         "other test items. The choice is in bold. Shaded: so close to the best that it makes no difference "
-        "in practice. Grey: no heads, but what people would use instead.",
+        "in practice."
+        + (" Grey: no heads, but what people would use instead." if advice and advice.references else ""),
         tuple(Panel(one.goal.title, _drawn(one, heads), _said(one)) for one in verdicts),
         4.4,
         _AROUND + _ROW * most,

@@ -105,7 +105,7 @@ def test_the_overall_choice_against_references():
         verdict = decide(evidence)
         said = words.against_references(verdict, recommend(evidence, verdict))
         assert said.startswith(f"Beside what people would use instead, cosine is {words_of_it} LogisticReg")
-        assert " in accuracy" in said
+        assert " (accuracy" in said
     evidence = study(heads)
     verdict = decide(evidence)
     assert words.against_references(verdict, recommend(evidence, verdict)) == ""

@@ -13,6 +13,7 @@ from spaceform.study.verdict.race import Decision, Question, Reason
 Name = Callable[[str], str]
 
 _WORTH_NAMING = 0.05
+_LIKELY = 0.5
 
 
 def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
@@ -157,6 +158,10 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
         first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
+    elif one.best < _LIKELY:
+        first += (
+            f" for now: it is the best over all goals with a probability of only {probability(one.best)}."
+        )
     else:
         first += f": the best over all goals with a probability of {probability(one.best)}."
     weights = ", ".join(
@@ -193,23 +198,21 @@ def against_references(verdict: Verdict, found: Recommendation, name: Name = str
     level = [(goal, label) for goal, label, lead in beside if not lead.sure]
     said = []
     if behind:
-        parts = [f"{label} in {goal.title} (by {amount(goal, -lead.mean)})" for goal, label, lead in behind]
+        parts = [f"{label} ({goal.title}, by {amount(goal, -lead.mean)})" for goal, label, lead in behind]
         said.append(f"worse than {listed(parts)}")
     if level:
-        parts = [f"{label} in {listed(titles)}" for label, titles in _by_label(level).items()]
-        said.append(f"not shown to be better than {listed(parts)}")
+        said.append(f"not shown to be better than {_beside(level)}")
     if ahead:
-        parts = [f"{label} in {listed(titles)}" for label, titles in _by_label(ahead).items()]
-        said.append(f"better than {listed(parts)}")
+        said.append(f"better than {_beside(ahead)}")
     return f"Beside what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
 
 
-def _by_label(found: Sequence[tuple[Goal, str]]) -> dict[str, list[str]]:
-    """The titles of the goals of each label."""
+def _beside(found: Sequence[tuple[Goal, str]]) -> str:
+    """`LogisticRegression (accuracy, NLL) and the features as they are (mAP@R)`."""
     by_label: dict[str, list[str]] = {}
     for goal, label in found:
         by_label.setdefault(label, []).append(goal.title)
-    return by_label
+    return listed([f"{label} ({', '.join(titles)})" for label, titles in by_label.items()])
 
 
 def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:
