@@ -85,6 +85,18 @@ def test_a_notebook_shows_the_table_and_the_advice(study):
     assert "Rates and options were not searched" in shown
 
 
+def test_the_page_and_the_terminal_say_the_same(study):
+    from spaceform.report.contents import compute
+    from spaceform.report.records import collect
+
+    (part,) = compute(collect([study.folder])).parts
+    assert part.advice.sentences() == study.advice.sentences()
+    assert {label: row.marked for label, row in part.results.rows.items()} == {
+        label: row.marked for label, row in study.shown()[0].rows.items()
+    }
+    assert set(part.results.footnote) == set(study.shown()[0].footnote)
+
+
 def test_the_next_step_is_the_command_that_exports_the_recommended_run(study):
     *_, deploy, command = study.shown()[1]
     run = study.advice.to_deploy

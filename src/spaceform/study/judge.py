@@ -150,7 +150,9 @@ def judge_runs(
     regions: Mapping[str, float] | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Advice | None:
-    """The same of any runs on one split."""
+    """The same of any runs on one split, in whatever order they come."""
+    place = {name: i for i, name in enumerate(HEADS)}
+    runs = sorted(runs, key=lambda run: (place[run.head], run.label, run.seed))  # draws follow the order
     found = evidence(runs, references)
     if found is None:
         return None
