@@ -48,7 +48,7 @@ def test_a_head_of_which_nothing_trained_is_not_there_and_is_named(tmp_path):
     write_search(tmp_path, "vmf", [[None, None]])
     assert tried(tmp_path) == []
     assert tried(tmp_path / "nowhere") == []
-    notes = {"searched": {"vmf": "every candidate diverged", "cosine": "fine"}}
+    notes = {"searched": {"vmf": "vmf: every candidate diverged", "cosine": "fine"}}
     assert left_out({"cosine"}, notes) == {"vmf": "every candidate diverged"}
     assert left_out({"cosine"}, {}) == {}
 

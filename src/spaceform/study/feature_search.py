@@ -19,7 +19,7 @@ from spaceform.run import files
 from spaceform.run.fit import engine_parts, with_candidate
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
-from spaceform.study.folder import Job, read_lines
+from spaceform.study.folder import Job
 from spaceform.study.processes import Processes
 from spaceform.study.search import SearchError, to_toml
 
@@ -96,7 +96,7 @@ def trials_of(folder: Path) -> pd.DataFrame:
     rows = [
         {"search": path.stem, "planned": about["candidates"], **record["trial"], **record["recipe"]}
         for path in sorted(folder.glob("*.jsonl"))
-        for about, *records in [read_lines(path) or [{}]]
+        for about, *records in [files.read_lines(path, growing=True) or [{}]]
         for record in records
     ]
     return pd.DataFrame(rows)
@@ -108,7 +108,7 @@ class Kept:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        records = read_lines(path)
+        records = files.read_lines(path, growing=True)
         if records and records[0] != about:
             raise RecipeError(
                 f"{path} holds a search of other data or settings; choose another --out, or remove it"
@@ -120,7 +120,10 @@ class Kept:
     @staticmethod
     def of(folder: Path, head: str) -> list[Trial]:
         """The trials of a head that are kept in a folder."""
-        return [Trial.from_dict(record["trial"]) for record in read_lines(folder / f"{head}.jsonl")[1:]]
+        return [
+            Trial.from_dict(record["trial"])
+            for record in files.read_lines(folder / f"{head}.jsonl", growing=True)[1:]
+        ]
 
     def add(self, trial: Trial, recipe: Recipe) -> None:
         """Keep one more."""

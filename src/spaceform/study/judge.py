@@ -13,7 +13,7 @@ import numpy as np
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import capital
 from spaceform.run import timing
-from spaceform.run.finished import read_json
+from spaceform.run.files import read_json
 from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
 from spaceform.study.summary import Findings

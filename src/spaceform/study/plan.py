@@ -18,16 +18,18 @@ from torch import Tensor
 from spaceform import data
 from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
+from spaceform.nets import NETS, TimmOptions
 from spaceform.run.fit import with_candidate
-from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
+from spaceform.run.recipe import AUTHORS, PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
 from spaceform.study.choices import Length
 from spaceform.study.folder import Job
 from spaceform.study.published import PAPER_HEADS
 
 Kind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
-"""What a comparison on own data gives every head alike, by kind of input."""
+"""What all heads share in a comparison on own data, by kind of input."""
 THUMBNAIL = 64
+_PROFILES = {"paper": PAPER, "authors": AUTHORS}
 _BATCH = 128
 _WIDE = 256
 """With more features than this, half of them are left out at random in training: a projection of so many
@@ -74,7 +76,7 @@ def has_temperature(head: str) -> bool:
 
 
 def start_of(head: str, kind: Kind) -> Start:
-    """Where training of a head starts: as its class declares, or else as that of its nearest relative does.
+    """The rates and options that training of a head starts from: its own, or those of its nearest relative.
 
     Nearest is a head that is as random or not, then one of the same geometry, then the first of `HEADS`.
     """
@@ -114,7 +116,8 @@ def recipes(
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
         changes["net.name"] = conditions.net
-        changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
+        if NETS.get(conditions.net, TimmOptions) is TimmOptions:  # made for photos of their full size
+            changes["data.thumbnail"] = None
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
     if any(key.startswith("net.") for key in changes):
@@ -194,7 +197,7 @@ def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bo
     task = conditions.task or dataset.task
     shipped = any(key.startswith(f"{name}/") for key in QUICK)
     own = dataset.kind == "features" and task == "classification" and not shipped
-    return own and conditions.net in (None, "features") and conditions.budget != "paper"
+    return own and conditions.net in (None, "features") and conditions.budget not in _PROFILES
 
 
 def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
@@ -209,11 +212,12 @@ def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
 
 def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length, head: str) -> Recipe:
     row = f"{name}/{head}"
-    if budget == "paper":
-        if row not in PAPER:
-            sets = sorted({key.partition("/")[0] for key in PAPER})
-            raise RecipeError(f"the paper has no recipe for {row!r}; --budget paper is for {', '.join(sets)}")
-        return PAPER[row]
+    if budget in _PROFILES:
+        profile = _PROFILES[budget]
+        if row not in profile:
+            sets = ", ".join(sorted({key.partition("/")[0] for key in profile}))
+            raise RecipeError(f"the paper has no recipe for {row!r}; --budget {budget} is for {sets}")
+        return profile[row]
     shipped = [key for key in QUICK if key.startswith(f"{name}/")]
     if shipped and task == "classification":
         recipe = QUICK[row] if row in QUICK else _with_head(QUICK[shipped[0]], head)
@@ -235,14 +239,14 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
 
 
 def _own(kind: Kind, head: str) -> Recipe:
-    """What every head gets alike, and what this one starts from."""
+    """What all heads share, with the rates and options that this head starts from."""
     start, shared = start_of(head, kind), OWN[kind]
     own = {"head": {"name": head, **_options(head, start)}, "optim": shared["optim"] | _rates(start)}
     return make({**shared, **own}, source=f"{kind}/{head}")
 
 
 def _with_head(recipe: Recipe, head: str) -> Recipe:
-    """The same conditions for another head, from where that one starts."""
+    """The recipe with another head in its place, which brings its own rates and options."""
     start = start_of(head, "features" if recipe.net.name == "projection" else "pixels")
     options = {f"head.{key}": value for key, value in _options(head, start).items()}
     rates = {f"optim.{key}": value for key, value in _rates(start).items()}
@@ -258,7 +262,7 @@ def _rates(start: Start) -> dict[str, float]:
 
 
 def _options(head: str, start: Start) -> dict[str, Any]:
-    """Those that the head takes: what it starts from may be a relative's."""
+    """The options of the start that this head takes. The start may be that of another head."""
     return {key: value for key, value in start.options.items() if key in HEADS[head].options()}
 
 
@@ -270,7 +274,7 @@ def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
 
 
 def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, Any]:
-    """Epochs of one look at the training data on average, as far as the budget goes."""
+    """Epochs that see every training item about once, within the budget."""
     epochs, most, stop, cut = _LENGTH[budget]
     material = data.split(dataset.with_task(recipe.data.task or dataset.task), recipe.data.split_seed)
     present = len(dataset.labels[material.train].unique())
@@ -288,14 +292,14 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 
 def _require_net(net: Net, dataset: data.Dataset) -> None:
-    """A net that cannot be is refused here, once, and not by each run."""
+    """Refuse a net that cannot be built: once here, instead of in every run."""
     shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
     with torch.random.fork_rng():
         net.without_weights().build(shape)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:
-    """Heads may differ in their own options, rates and decay; in nothing else.
+    """Refuse recipes that differ in more than the heads' own options, rates and decay.
 
     On features a search tries the same nets for every head, and each may end with another.
     """

@@ -80,7 +80,7 @@ def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]
     """Heads that were searched but are not in the study, since no candidate trained; and why."""
     searched = notes.get("searched")
     found = searched.items() if isinstance(searched, Mapping) else ()
-    return {str(head): str(why) for head, why in found if head not in heads}
+    return {str(head): str(why).removeprefix(f"{head}: ") for head, why in found if head not in heads}
 
 
 def _by_engine(trials: pd.DataFrame) -> list[Tried]:

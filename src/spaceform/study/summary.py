@@ -150,9 +150,11 @@ def results(table: pd.DataFrame, found: Findings = NOTHING) -> Results:
     return Results(shown, heads, references, rows, tuple(_footnote(table, shown, rows, references, found)))
 
 
-def standard_error(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
-    """Of the mean, by the standard deviation with ddof 1; None for a single value."""
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+def standard_error(
+    values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]], ddof: int = 1
+) -> float | None:
+    """Of the mean, by the standard deviation; None for a single value."""
+    return float(np.std(values, ddof=ddof)) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def _footnote(
