@@ -334,13 +334,15 @@ def test_other_weights_recommend_the_head_of_least_weighted_loss(opened) -> None
     sliders, status = form.locator("input"), form.locator("[role=status]")
     assert sliders.count() == len(losses["goals"]) == 2
     labels = [head["label"] for head in losses["heads"]]
-    assert status.inner_text() == f"With the weights of the study: {labels[losses['choice']]}."
+    headline = page.locator("header .verdict").inner_text()
+    assert status.inner_text() == headline
+    assert headline.startswith(f"Choose {labels[losses['choice']]}")
     for shares in ((100, 0), (0, 100), (50, 50)):
         for i, share in enumerate(shares):
             sliders.nth(i).fill(str(share))
         loss = np.array(shares) / sum(shares) @ np.array([goal["loss"] for goal in losses["goals"]])
         order = [labels[i] for i in np.argsort(loss, kind="stable")]
-        assert status.inner_text() == f"With these weights: {order[0]}."
+        assert status.inner_text() == f"With these weights choose {order[0]}."
         assert form.locator("tbody th").all_inner_texts() == order
         shown = [float(text) for text in form.locator("tbody td").all_inner_texts()]
         assert np.allclose(shown, sorted(loss), atol=0.0051)
@@ -351,7 +353,8 @@ def test_other_weights_recommend_the_head_of_least_weighted_loss(opened) -> None
         sliders.nth(i).fill("0")
     assert status.inner_text() == "Give at least one goal a weight."
     form.locator("[type=reset]").click()
-    until(page, "document.querySelector('.weights [role=status]').textContent.includes('of the study')")
+    until(page, "document.querySelector('.weights [role=status]').textContent.startsWith('Choose ')")
+    assert status.inner_text() == headline
 
 
 def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> None:

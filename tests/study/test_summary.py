@@ -55,8 +55,8 @@ def test_references_stand_below_and_are_never_marked():
     assert shown.references == ("LogisticRegression",)  # the other has no figure in any column
     row = shown.row("LogisticRegression", ACCURACY)
     assert (row.mean, row.sem, row.marked) == (0.95, None, False)
-    assert "Grey rows are no heads." in " ".join(shown.footnote)
-    assert "Grey" not in said(found)
+    assert "The last row is no head." in " ".join(shown.footnote)
+    assert "no head" not in said(found)
 
 
 def test_how_many_seeds_is_said():

@@ -34,6 +34,7 @@ def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[s
             for one in goals
         ],
         "choice": labels.index(advice.recommendation.choice.label),
+        "sentence": advice.overall(display)[0],
     }
     return {
         "goals": [

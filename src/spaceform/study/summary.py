@@ -181,10 +181,12 @@ def _footnote(
         if plain := [m.title for m in shown if m.column not in marked]:
             said.append(f"No bold where there is no verdict: {', '.join(plain)}.")
     if references:
-        said.append(
-            "Grey rows are no heads. They are what people would use instead, on the same split; they are "
-            "never bold."
+        last = (
+            "The last row is no head. It is"
+            if len(references) == 1
+            else "The last rows are no heads. They are"
         )
+        said.append(f"{last} what people would use instead, on the same split, and never bold.")
     said += found.notes
     if {"retrieval.items", "retrieval.map_at_r"} <= {*finished} and finished[
         "retrieval.map_at_r"

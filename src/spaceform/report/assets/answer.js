@@ -15,7 +15,7 @@ function weighed(goals, weights, head) { // the weighted expected loss of a head
 }
 
 function weights(form) {
-  const { heads, goals, choice } = JSON.parse(document.getElementById(form.dataset.weights).textContent);
+  const { heads, goals, choice, sentence } = JSON.parse(document.getElementById(form.dataset.weights).textContent);
   const inputs = Array.from(form.querySelectorAll("input")), status = form.querySelector("[role=status]");
   const rows = heads.map(head => document.getElementById(head.row));
   const update = () => {
@@ -32,8 +32,7 @@ function weights(form) {
     });
     rows[0].parentElement.append(...order.map(i => rows[i]));
     status.textContent = none ? "Give at least one goal a weight."
-      : own && choice !== order[0] ? `With the weights of the study: ${heads[choice].label}, which is practically as good as ${heads[order[0]].label} and costs less.`
-      : `With ${own ? "the weights of the study" : "these weights"}: ${heads[best].label}.`;
+      : own ? sentence : `With these weights choose ${heads[best].label}.`;
   };
   form.addEventListener("input", update);
   form.addEventListener("submit", event => event.preventDefault());
