@@ -158,12 +158,14 @@ def test_search_cost_and_plan_are_shown(contents, page) -> None:
     assert rows["vMF"] == ["3", "1", "0.400", "0.410", "0.010"]
     assert "Most sensitive: Cosine (0.200 NLL)" in page
     costs = {line.label: [cell.text for cell in line.cells] for line in part.costs.lines}
-    assert costs["vMF"] == ["5.00", "30.0", "100"]
-    assert costs["LogisticRegression"] == ["2.50", "—", "—"]
-    assert part.made[1:] == [
-        "Seeds: 2 of each head.",
+    assert costs["vMF"] == ["5.00", "100"]
+    assert costs["LogisticRegression"] == ["2.50", "—"]
+    assert part.made.rounds == [
         "After round 1: more seeds for Cosine and vMF. Open: accuracy (Cosine so far; expected loss 0.80 of "
-        "what matters).",
+        "what matters)."
+    ]
+    assert part.made.said[1:] == [
+        "Seeds: 2 of each head.",
         "After round 2 it stopped: for every goal the expected loss of the choice is below half of what "
         "matters.",
     ]
@@ -176,7 +178,7 @@ def test_a_head_that_never_trained_is_named(page) -> None:
 def test_seeds_that_differ_are_listed(contents) -> None:
     group = contents.parts[0].group
     fewer = replace(group, records=group.records[1:])
-    assert made(fewer, {}, "")[0] == "Seeds: 2 of Cosine and vMF; 1 of Standard."
+    assert made(fewer, {}, "").said[0] == "Seeds: 2 of Cosine and vMF; 1 of Standard."
 
 
 def test_heads_with_too_few_candidates_are_not_compared() -> None:

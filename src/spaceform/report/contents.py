@@ -12,7 +12,7 @@ from spaceform.report.figures import Figure
 from spaceform.report.images import Pictures, open_pictures
 from spaceform.report.intervals import intervals
 from spaceform.report.layout import Layout
-from spaceform.report.making import made
+from spaceform.report.making import Made, made
 from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group, Record
 from spaceform.report.tables import Table
@@ -41,8 +41,7 @@ class Part:
     costs: Table | None
     classes: Figure
     confused: Table | None
-    made: list[str]
-    """How the study was made, a sentence each."""
+    made: Made
     left_out: dict[str, str]
     """Heads that never trained, and why."""
     paper: Table | None

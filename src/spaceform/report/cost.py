@@ -10,7 +10,7 @@ from spaceform.study.judge import Advice
 
 
 def costs(group: Group, advice: Advice | None) -> Table | None:
-    """Seconds of a fit and of a prediction of the test split, a row for each head, then for each reference.
+    """The time of a fit and of a prediction: a row for each head, then for each reference.
 
     None where no run has finished.
     """
@@ -22,23 +22,21 @@ def costs(group: Group, advice: Advice | None) -> Table | None:
     lines = []
     for label in labels:
         cost = advice.costs[label]
-        cells = (_seconds(cost.fit_seconds), *_predicting(cost.predict_seconds, items))
+        cells = (_seconds(cost.fit_seconds), _predicting(cost.predict_seconds, items))
         lines.append(Line(display(label), heads[label], cells))
     lines += [
-        Line(one.title, "", (_seconds(one.seconds), MISSING, MISSING), reference=True)
-        for one in advice.references
+        Line(one.title, "", (_seconds(one.seconds), MISSING), reference=True) for one in advice.references
     ]
     columns = (
         Column("one fit, s", better="lower"),
-        Column("prediction of the test split, ms", better="lower"),
         Column("prediction of one item, µs", better="lower"),
     )
-    shown = 3 if any(cost.predict_seconds for cost in advice.costs.values()) else 1
+    shown = 2 if any(cost.predict_seconds for cost in advice.costs.values()) else 1
     return Table(
         f"{group.key}-costs",
         f"What the heads cost on {group.title}",
         "Mean over the runs of each head, on the machine that ran them, with other runs at work beside them. "
-        "A fit is one run without the search."
+        "A fit is one run without the search; a prediction is one of many items at once."
         + (" The time of a grey row includes the choice of its settings." if advice.references else ""),
         columns[:shown],
         tuple(replace(line, cells=line.cells[:shown]) for line in lines),
@@ -49,8 +47,5 @@ def _seconds(value: float) -> Cell:
     return Cell(number(value), value)
 
 
-def _predicting(seconds: float, items: int) -> tuple[Cell, Cell]:
-    if not (seconds and items):
-        return MISSING, MISSING
-    each = seconds / items
-    return Cell(number(1e3 * seconds), seconds), Cell(number(1e6 * each), each)
+def _predicting(seconds: float, items: int) -> Cell:
+    return Cell(number(1e6 * seconds / items), seconds / items) if seconds and items else MISSING

@@ -1,7 +1,8 @@
 """How a study was made: its search, its seeds, and why it went on or stopped."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from spaceform.messages import listed
 from spaceform.report.looks import display
@@ -15,14 +16,24 @@ _STOPPED = {
 }
 
 
-def made(group: Group, notes: Mapping[str, Any], search: str) -> list[str]:
-    """Sentences on the search, the seeds of each head, and every round of the race."""
-    said = [search] if search else []
-    said.append(_seeds(group))
-    rounds = notes.get("race")
-    if isinstance(rounds, list):
-        said += [_round(place, one) for place, one in enumerate(rounds, 1) if isinstance(one, dict)]
-    return [sentence for sentence in said if sentence]
+@final
+@dataclass(frozen=True)
+class Made:
+    """How a study was made, in sentences."""
+
+    said: list[str]
+    """On the search, the seeds of each head, and how the race for more seeds ended."""
+    rounds: list[str]
+    """The rounds of the race before the last."""
+
+
+def made(group: Group, notes: Mapping[str, Any], search: str) -> Made:
+    """From the notes of the study; `search` says what was searched."""
+    found = notes.get("race")
+    every = found if isinstance(found, list) else []
+    rounds = [_round(place, one) for place, one in enumerate(every, 1) if isinstance(one, dict)]
+    said = [search, _seeds(group), *rounds[-1:]]
+    return Made([sentence for sentence in said if sentence], rounds[:-1])
 
 
 def _seeds(group: Group) -> str:
