@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import optuna
 import pytest
 
 from spaceform.study.sensitivity import Tried, left_out, told, tried
@@ -33,6 +34,21 @@ def test_candidates_are_compared_on_the_schedule_that_all_had(tmp_path):
     assert one == Tried("vmf", (0.3, 0.4, 0.5), 1, 0.2, "NLL", 4)
     assert one.count == 4
     assert one.typical == pytest.approx(0.45)  # of 0.3, 0.4, 0.5 and one that diverged
+    assert one.loss == pytest.approx(0.15)
+
+
+def test_trials_of_optuna_are_read_by_head(tmp_path):
+    (tmp_path / "search").mkdir()
+    url = f"sqlite:///{tmp_path / 'search' / 'search.db'}"
+    study = optuna.create_study(storage=url, study_name="digits, cosine", direction="maximize")
+    study.set_user_attr("head", "cosine")
+    for score in (0.8, 0.9, 0.7):
+        study.add_trial(optuna.trial.create_trial(value=score))
+    lost = optuna.trial.create_trial(value=0.0, user_attrs={"diverged": True})
+    study.add_trial(lost)
+    (one,) = tried(tmp_path)
+    assert one == Tried("cosine", (0.9, 0.8, 0.7), 1, 0.9, "accuracy", 4)
+    assert one.typical == pytest.approx(0.75)  # of 0.9, 0.8, 0.7 and one that diverged
     assert one.loss == pytest.approx(0.15)
 
 

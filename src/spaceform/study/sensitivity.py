@@ -39,7 +39,7 @@ class Tried:
     @property
     def typical(self) -> float:
         """The score of the middle candidate; those that diverged are behind all others."""
-        worst = math.inf if self.scores and self.scores[0] <= self.scores[-1] else -math.inf
+        worst = math.inf if self.figure == "NLL" else -math.inf
         return median([*self.scores, *([worst] * self.diverged)])
 
     @property
@@ -84,7 +84,7 @@ def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]
 
 
 def _by_engine(trials: pd.DataFrame) -> list[Tried]:
-    return [one for head, own in _heads(trials) if (one := _engine_head(head, own)) is not None]
+    return [one for head, own in _heads(trials, "search") if (one := _engine_head(head, own)) is not None]
 
 
 def _engine_head(head: str, own: pd.DataFrame) -> Tried | None:
@@ -100,7 +100,7 @@ def _engine_head(head: str, own: pd.DataFrame) -> Tried | None:
 
 def _by_optuna(trials: pd.DataFrame) -> list[Tried]:
     found = []
-    for head, own in _heads(trials):
+    for head, own in _heads(trials, "head"):
         scores = sorted(map(float, own.loc[~own["diverged"], "score"].dropna()), reverse=True)
         if scores:
             diverged = int(own["diverged"].sum())
@@ -108,7 +108,7 @@ def _by_optuna(trials: pd.DataFrame) -> list[Tried]:
     return found
 
 
-def _heads(trials: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
+def _heads(trials: pd.DataFrame, column: str) -> Iterable[tuple[str, pd.DataFrame]]:
     if not len(trials):
         return []
-    return [(str(head), own) for head, own in trials.groupby("search", sort=True)]
+    return [(str(head), own) for head, own in trials.groupby(column, sort=True)]
