@@ -1,5 +1,6 @@
 """The page in a real browser: what people do with it, in headless Chromium."""
 
+import json
 import os
 import shutil
 import time
@@ -348,13 +349,27 @@ def test_other_weights_recommend_the_head_of_least_weighted_loss(opened) -> None
         assert np.allclose(shown, sorted(loss), atol=0.0051)
     sliders.nth(0).focus()
     page.keyboard.press("ArrowLeft")
-    assert form.locator("output").first.inner_text() == "45"
+    assert form.locator("output").first.inner_text() == "49"
     for i in range(2):
         sliders.nth(i).fill("0")
     assert status.inner_text() == "Give at least one goal a weight."
     form.locator("[type=reset]").click()
     until(page, "document.querySelector('.weights [role=status]').textContent.startsWith('Choose ')")
     assert status.inner_text() == headline
+
+
+def test_weights_of_the_study_are_kept_whatever_they_are(tmp_path, make_study, opened) -> None:
+    study = make_study(tmp_path / "s", heads=("standard", "cosine"), items=200)
+    for job in study.jobs:  # with a calibrator there are four goals, of weights 4, 3, 1 and 1
+        file = study.path(job) / "metrics.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "calibrator": "temperature"}))
+    path = tmp_path / "report.html"
+    path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
+    page = opened(path=path)
+    sliders = page.locator(".weights input")
+    assert [sliders.nth(i).input_value() for i in range(sliders.count())] == ["44", "33", "11", "11"]
+    said = page.locator(".weights [role=status]").inner_text()
+    assert said == page.locator("header .verdict").inner_text()
 
 
 def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> None:

@@ -111,7 +111,15 @@ def _interval(
         return
     axes.plot([max(row.low, low), min(row.high, high)], [y, y], color=color, linewidth=2.4, alpha=0.55)
     axes.plot(
-        [row.mean], [y], marker=mark, color=color, markersize=6.5, markeredgecolor=SURFACE, linestyle="none"
+        [row.mean],
+        [y],
+        color=color,
+        marker=mark,
+        markersize=6.5,
+        markeredgecolor=SURFACE,
+        linestyle="none",
+        clip_on=False,
+        zorder=3,
     )
 
 
