@@ -17,6 +17,8 @@ from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metr
 from spaceform.study.place import Event, perform
 from spaceform.study.processes import Pool, Processes
 
+pytestmark = pytest.mark.slow
+
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 
 

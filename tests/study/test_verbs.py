@@ -15,6 +15,8 @@ from spaceform.study.place import Event, Watcher, accelerator, perform, spare_wo
 from spaceform.study.processes import Processes
 from spaceform.verbs.source import find
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"budget.epochs": 2, "budget.episodes": 3}
 BRIEF = {"optim.epochs": 2}  # of the engine for features
 

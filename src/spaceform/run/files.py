@@ -56,7 +56,7 @@ def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
 
 
 def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one a line.
+    """The JSON objects of a file, one on each line.
 
     Of a file that another process may be writing (`growing`) what is whole is read; it may also not be there.
     """

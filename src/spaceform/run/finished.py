@@ -74,7 +74,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One record an epoch: loss, validation score, learning rate, seconds."""
+        """One record for each epoch: loss, validation score, learning rate, seconds."""
         return stored.read_history(self.path)
 
     @cached_property
