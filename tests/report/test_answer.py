@@ -120,7 +120,7 @@ def test_the_picture_has_a_panel_for_each_goal_with_heads_above_references(conte
     assert names[3:] == ["LogisticRegression"]
     bold = [text.get_text() for text in axes.get_yticklabels() if text.get_fontweight() == "bold"]
     verdict = part.advice.verdict.of("accuracy")
-    assert [name.lower() for name in bold] == [verdict.choice]
+    assert [name.lower() for name in bold] == [part.advice.recommendation.goals["accuracy"].label]
     low, high = axes.get_xlim()
     assert low < verdict.chosen.mean - verdict.goal.region < verdict.chosen.mean < high
     assert low > verdict.reference.mean  # 25 regions behind: an arrow at the edge

@@ -26,9 +26,12 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
         "How the heads compare",
         "A point is what a head reached, with the 95 % interval of its true figure: for other seeds and "
         "other test items. The choice is in bold. Shaded: so close to the best that it makes no difference "
-        "in practice."
+        "in practice. Heads are compared on the same items, so a difference between two of them is known "
+        "better than their intervals suggest. An arrow: far behind."
         + (" Grey: no heads, but what people would use instead." if advice and advice.references else ""),
-        tuple(Panel(one.goal.title, _drawn(one, heads), _said(one)) for one in verdicts),
+        tuple(
+            Panel(one.goal.title, _drawn(one, heads, _chosen(one, advice)), _said(one)) for one in verdicts
+        ),
         4.4,
         _AROUND + _ROW * most,
         2,
@@ -44,7 +47,14 @@ def judged(advice: Advice | None) -> list[GoalVerdict]:
     return sorted(counted, key=lambda one: -one.goal.weight)
 
 
-def _drawn(one: GoalVerdict, heads: dict[str, str]) -> Draw:
+def _chosen(one: GoalVerdict, advice: Advice | None) -> str | None:
+    """The head that the advice names for a goal, ties broken."""
+    found = advice.recommendation.goals if advice and advice.recommendation else {}
+    choice = found.get(one.goal.column)
+    return one.choice if choice is None else choice.label
+
+
+def _drawn(one: GoalVerdict, heads: dict[str, str], chosen: str | None) -> Draw:
     goal = one.goal
     ranked = sorted(one.standings, key=lambda s: -goal.sign * s.mean)
     beside = sorted(one.references, key=lambda r: -goal.sign * r.mean)
@@ -64,7 +74,7 @@ def _drawn(one: GoalVerdict, heads: dict[str, str]) -> Draw:
         axes.set_yticks(range(len(names), 0, -1), names)
         for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
             tick.set_color(INK if isinstance(row, Standing) else MUTED)
-            tick.set_fontweight("bold" if row.label == one.choice else "normal")
+            tick.set_fontweight("bold" if row.label == chosen else "normal")
         if beside:
             axes.axhline(len(beside) + 0.5, color=MUTED, linewidth=0.6)
         for place, row in enumerate(rows):
@@ -106,7 +116,8 @@ def _interval(
 ) -> None:
     low, high = limits
     if not low <= row.mean <= high:
-        edge, arrow = (low, "<") if row.mean < low else (high, ">")
+        inside = 0.02 * (high - low)
+        edge, arrow = (low + inside, "<") if row.mean < low else (high - inside, ">")
         axes.plot([edge], [y], marker=arrow, color=color, markersize=6, clip_on=False, linestyle="none")
         return
     axes.plot([max(row.low, low), min(row.high, high)], [y, y], color=color, linewidth=2.4, alpha=0.55)
