@@ -15,7 +15,8 @@ from archive import RESULTS, load
 
 from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
-from spaceform.study.summary import Measure, standard_error, summarize
+from spaceform.study.summary import standard_error
+from spaceform.study.verdict import GOALS, Outputs, decide, evidence_from
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
@@ -36,7 +37,7 @@ class Column(NamedTuple):
     paper: bool = False
     """Whether the paper's number stands to the left."""
     bold: bool = False
-    """Whether the best, and what a test cannot tell from it, is bold."""
+    """Whether the verdict's choice, and what is practically as good, is bold."""
     prefix: str = ""
     """Before the label of the row, where one row shows several labels."""
 
@@ -266,9 +267,18 @@ def _ours(column: Column, row: Row) -> str:
 
 @cache
 def _best(study: str, metric: str) -> set[str]:
-    """The best label of a study and those that Welch's test cannot tell from it."""
-    measure = Measure(metric, metric, higher=not metric.endswith((NLL, L2)))
-    return {row.label for row in summarize(results(study), measure) if row.tied}
+    """The label that the verdict on the kept figures chooses, and those that are practically as good."""
+    found = results(study).dropna(subset=[metric])
+    runs = {
+        label: {
+            int(seed): Outputs(figures={metric: float(v)})
+            for seed, v in zip(own["seed"], own[metric], strict=True)
+        }
+        for label, own in found.groupby("label", sort=False)
+    }
+    goals = [goal for known in GOALS.values() for goal in known if goal.column == metric]
+    (one,) = decide(evidence_from(runs, goals=goals)).goals
+    return {str(one.choice), *one.equivalent}
 
 
 def _cell(column: Column, mean: float, error: float | None, digits: int) -> str:
