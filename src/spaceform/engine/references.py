@@ -26,8 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
-from spaceform.engine.fit import Part, Rows
-from spaceform.engine.search import joined
+from spaceform.engine.rows import Part, Rows, joined
 
 Array = NDArray[np.float64]
 

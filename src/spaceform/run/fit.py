@@ -1,9 +1,9 @@
 """Runs on features in memory: the engine trains them, in seconds, in place of the loop of episodes.
 
 A run is rehearsed with the validation part held out (three folds take turns where that part is small), which
-finds the number of epochs. Then it is trained on training and validation rows together for as long. The
-models of the rehearsal stay beside it: what they say of rows that they did not see is what calibrators are
-fitted on.
+finds the number of epochs. Then it goes on with training and validation rows together; after folds it is
+trained anew on all of them. The models of the rehearsal stay beside it: what they say of rows that they did
+not see is what calibrators are fitted on.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import Any, final
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spaceform.engine import Candidate, Model, Part, Rehearsal, Rows, joined, parts_of, refit, rehearse
+from spaceform.engine import Candidate, Model, Part, Rehearsal, Rows, finish, joined, parts_of, rehearse
 from spaceform.engine import Diverged as DivergedFit
 from spaceform.nets import FeaturesNet
 from spaceform.run import files
@@ -47,14 +47,8 @@ class FeatureRun:
         head, classes = recipe.head.name, len(parts.classes)
         candidate, seed = candidate_of(recipe), recipe.seed
         self.rehearsal: Rehearsal = rehearse(head, candidate, engine_parts(parts), seed=seed, classes=classes)
-        self.model: Model = refit(
-            head,
-            candidate,
-            joined(*rows_of(parts)),
-            epochs=self.rehearsal.best_epoch,
-            seed=seed,
-            classes=classes,
-        )
+        rows = joined(*rows_of(parts))
+        self.model: Model = finish(head, candidate, self.rehearsal, rows, seed=seed, classes=classes)
         self.seconds = time.monotonic() - began
 
     @property
