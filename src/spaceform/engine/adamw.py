@@ -60,7 +60,7 @@ class _Moments:
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             _at(self.parameters, used),
-            [p.grad for p in _at(self.parameters, used)],
+            [p.grad for p in self.parameters if p.grad is not None],
             _at(self.first, used),
             _at(self.second, used),
             [],

@@ -85,7 +85,7 @@ class Training:
             _built(head, candidate, rows, seed, classes) if start is None else _copied(start)
         )
         _set_draws(self.head, _WATCHING_DRAWS)
-        self.net.lend(self.generator)
+        self._lent = False
         groups = [Group([*self.net.parameters()], 1.0, candidate.weight_decay)]
         for group in self.head.parameter_groups():
             relative = _relative_size(group["params"], self.net.dim, classes)
@@ -100,6 +100,9 @@ class Training:
 
     def epoch(self, rows: Rows, rates: Sequence[float]) -> float:
         """One pass over all rows in random order, a rate for each batch; the weighted mean objective."""
+        if not self._lent:
+            self.net.lend(self.generator)
+            self._lent = True
         self.head.start_epoch(self.epochs)
         self.net.train()
         rows = rows[torch.randperm(len(rows), generator=self.generator, device=rows.x.device)]
@@ -150,11 +153,12 @@ class Training:
     def model(
         self, inputs: Standardised, state: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
     ) -> Model:
-        """The net and the head, in that state if one is given; training is over."""
+        """The net and the head, in that state if one is given; another epoch would change them."""
         if state is not None:
             self.net.load_state_dict(state[0])
             self.head.load_state_dict(state[1])
         self.net.lend(None)
+        self._lent = False
         self.net.eval()
         _set_draws(self.head, DRAWS)
         return Model(FeaturesNet(inputs, self.net), self.head)
