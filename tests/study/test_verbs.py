@@ -188,3 +188,8 @@ def test_the_paper_is_repeated_by_name(tmp_path, monkeypatch):
     assert "at most 7 epochs instead of 1000" in study.notes["shortened"]
     assert study.beside_paper == []
     assert study.failures == {"no time": ["cosine-seed0"]}
+    study = spaceform.reproduce(
+        "mnist", ["hyperbolic"], profile="authors", seeds=1, out=tmp_path / "a", on=ThisProcess("no time")
+    )
+    assert study.recipes["hyperbolic"].head.options["init"] == "torch"
+    assert study.recipes["hyperbolic"].schedule.patience == 16

@@ -4,13 +4,12 @@ Candidate i has the same net, dropout, rates, batch and epochs whatever the head
 The first is the best guess, and what is used where nothing is searched.
 """
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spaceform.engine.candidate import Candidate
-from spaceform.heads import HEADS, Choice, Head, LogUniform, StochasticHead, Uniform
+from spaceform.heads import HEADS, Choice, Head, LogUniform, Uniform
 from spaceform.heads.declaration import Range
 
 NARROW, WIDE = 100, 1000
@@ -95,8 +94,7 @@ def space(
     ]
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
-    drawn = issubclass(kind, StochasticHead) and "samples" in inspect.signature(kind).parameters
-    fixed = {"samples": 1} if drawn else {}  # one draw trains as well as ten
+    fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
     batch = min(256, max(32, rows // 32))
     steps, fewest = (600, 15) if features < NARROW else (280, 8)
     epochs = min(40, max(fewest, round(steps * batch / rows)))

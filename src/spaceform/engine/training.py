@@ -23,8 +23,8 @@ from spaceform.nets.features import FeatureBody, FeaturesNet, Standardised
 DRAWS = 64
 """Fixed draws of a stochastic head, at prediction."""
 
-_WATCHING_DRAWS = 16
-"""The same while training, where a loss and a temperature are asked for: NLL differs by 0.001 from that of
+WATCHING_DRAWS = 16
+"""The same for held-out rows, of which a loss and calibrators are asked for: NLL differs by 0.001 from that of
 64 draws, T by 1 %, in a quarter of the time.
 """
 
@@ -84,7 +84,7 @@ class Training:
         self.net, self.head = (
             _built(head, candidate, rows, seed, classes) if start is None else _copied(start)
         )
-        _set_draws(self.head, _WATCHING_DRAWS)
+        set_draws(self.head, WATCHING_DRAWS)
         self._lent = False
         groups = [Group([*self.net.parameters()], 1.0, candidate.weight_decay)]
         for group in self.head.parameter_groups():
@@ -160,7 +160,7 @@ class Training:
         self.net.lend(None)
         self._lent = False
         self.net.eval()
-        _set_draws(self.head, DRAWS)
+        set_draws(self.head, DRAWS)
         return Model(FeaturesNet(inputs, self.net), self.head)
 
 
@@ -185,7 +185,7 @@ def _copied(model: Model) -> tuple[FeatureBody, Head]:
     return copy.deepcopy(model.net.body), copy.deepcopy(model.head)
 
 
-def _set_draws(head: Head, number: int) -> None:
+def set_draws(head: Head, number: int) -> None:
     """How many fixed draws a prediction takes, where there are any."""
     if isinstance(head, StochasticHead):
         head.draws = number

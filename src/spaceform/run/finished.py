@@ -22,7 +22,7 @@ from spaceform import data
 from spaceform.calibrators import Calibrator
 from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
-from spaceform.run.files import read_json as read_json
+from spaceform.run.files import read_json
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One record an epoch: loss, validation score, learning rate, seconds."""
+        """One record for each epoch: loss, validation score, learning rate, seconds."""
         return stored.read_history(self.path)
 
     @cached_property

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spaceform.engine import Candidate, Model, Part, Rehearsal, Rows, finish, joined, parts_of, rehearse
 from spaceform.engine import Diverged as DivergedFit
+from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.nets import FeaturesNet
 from spaceform.run import files
 from spaceform.run.material import Material
@@ -158,5 +159,6 @@ def held_out(
         model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
         model.eval()
         assert isinstance(model.net, FeaturesNet)
+        set_draws(model.head, WATCHING_DRAWS)
         z = model.net.body(part.held_out.x)
         yield model.head.logit_samples(z), part.held_out.y, model.head.confidence(z)
