@@ -95,9 +95,9 @@ def space(
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
     fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
-    batch = min(256, max(32, rows // 32))
-    steps, fewest = (600, 15) if features < NARROW else (280, 8)
-    epochs = min(40, max(fewest, round(steps * batch / rows)))
+    share, steps, fewest, most = (8, 300, 15, 20) if features < NARROW else (32, 280, 8, 40)
+    batch = min(256, max(32, rows // share))
+    epochs = min(most, max(fewest, round(steps * batch / rows)))
     return [
         Candidate(
             hidden=hidden,
