@@ -104,7 +104,7 @@ class PaceLine:
             self._show(pace)
         elif self._clock() - self._told >= self._every:
             self._told = self._clock()
-            print(describe(pace), file=self._file, flush=True)
+            print(pace, file=self._file, flush=True)
 
     def _show(self, pace: "Pace") -> None:
         import rich.progress
@@ -115,13 +115,4 @@ class PaceLine:
             self._bar = rich.progress.Progress(*columns, console=Console(file=self._file), transient=True)
             self._bar.start()
             self._bar.add_task("", total=pace.total)
-        self._bar.update(0, completed=pace.done, description=describe(pace))
-
-
-def describe(pace: "Pace") -> str:
-    """`512 of 2,000 items  38.1 a second  39 s left  1 broken`."""
-    from spaceform.run.progress import duration
-
-    parts = [f"{pace.done:,} of {pace.total:,} items", f"{pace.speed:.1f} a second"]
-    parts.append(f"{duration(pace.seconds_left)} left")
-    return "  ".join([*parts, f"{pace.broken:,} broken"] if pace.broken else parts)
+        self._bar.update(0, completed=pace.done, description=str(pace))

@@ -54,7 +54,7 @@ class Photos:
 
     def train(self, path: Path, seed: int) -> Float[Tensor, "3 size size"]:
         """The photo, augmented at random: the same for the same seed, in any process."""
-        image = decode(path, self._least)
+        image = decode(path, self.least)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._train(image)
@@ -65,14 +65,14 @@ class Photos:
 
     def pixels(self, path: "Path | Image") -> UInt8[Tensor, "3 size size"]:
         """The photo resized and cropped, before the z-score; safe to call in many threads."""
-        photo = decode(path, self._least) if isinstance(path, Path) else path
+        photo = decode(path, self.least) if isinstance(path, Path) else path
         photo = photo.resize(self._edges(photo.width, photo.height), self._filter)
         left, top = (round((edge - self.size) / 2) for edge in photo.size)
         return _tensor(photo.crop((left, top, left + self.size, top + self.size)))
 
     def view(self, path: "Path | Image", seed: int) -> UInt8[Tensor, "3 size size"]:
         """A random crop, flipped or not, before the z-score; as a function of the seed, in any thread."""
-        photo = decode(path, self._least) if isinstance(path, Path) else path
+        photo = decode(path, self.least) if isinstance(path, Path) else path
         rng = np.random.default_rng(seed)
         area = photo.width * photo.height * rng.uniform(*self.crop_area)
         aspect = np.exp(rng.uniform(*np.log(self.crop_aspect)))
@@ -89,7 +89,8 @@ class Photos:
         return pixels.float().div_(255).sub_(mean).div_(std)
 
     @property
-    def _least(self) -> int:
+    def least(self) -> int:
+        """Pixels of an edge below which a JPEG is not shrunk by its decoder."""
         return self.draft * (self.resize if isinstance(self.resize, int) else max(self.resize))
 
     @property

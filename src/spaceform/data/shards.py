@@ -114,6 +114,14 @@ class Shards:
             raise DataError(f"{path} has the format {about.format!r}, not {FORMAT!r}; extract them again.")
         return cls(folder, about)
 
+    @classmethod
+    def done(cls, folder: Path, plan: str) -> "Shards | None":
+        """The folder where all shards of this plan are there; else None."""
+        if not (folder / ABOUT).is_file():
+            return None
+        shards = cls.open(folder)
+        return shards if shards.about.plan == plan and shards.about.rows is not None else None
+
     @property
     def missing(self) -> list[int]:
         """The numbers of the shards that are not there yet."""

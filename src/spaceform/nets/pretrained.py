@@ -3,6 +3,7 @@
 The weights come from a local file, from an installed package that carries them, or from timm's hub.
 """
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, final
 from urllib.parse import urlsplit
@@ -27,6 +29,7 @@ Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 DEFAULT = "tf_efficientnet_lite0"
 """Small, quick on a CPU, and a package of the registry carries its ImageNet weights."""
 
+HUB = "the hub of timm"
 ALIASES = {"resnet50": "resnet50.tv_in1k"}
 """Of timm's many ResNet50 weights, the ones of 2015 that the paper started from."""
 
@@ -133,6 +136,23 @@ def frozen_net(name: str | None = None, weights: str | Path | None = None) -> Fr
     return FrozenNet(name, body, _sight(timm.data.resolve_model_data_config(body), name), origin)
 
 
+def origin_of(name: str | None = None, weights: str | Path | None = None) -> tuple[str, str]:
+    """Where the weights of a net would come from, and a digest that changes with them; nothing is loaded.
+
+    Those of the hub count by the name of the net and the version of timm.
+    """
+    name = ALIASES.get(name or DEFAULT, name or DEFAULT)
+    path = carried_file(name) if weights is None else Path(weights).expanduser()
+    digest = hashlib.blake2b(f"{name} {version('timm')}".encode(), digest_size=16)
+    if path is None:
+        return HUB, digest.hexdigest()
+    if not path.is_file():
+        raise ValueError(f"--weights: there is no file {str(path)!r}")
+    with open(path, "rb") as file:
+        digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return (str(path) if weights is not None else f"the package {CARRIED[name].package}"), digest.hexdigest()
+
+
 def carried_file(name: str) -> Path | None:
     """The file of weights that an installed package carries for this net; the package is not imported."""
     if name not in CARRIED:
@@ -146,7 +166,7 @@ def pretrained(name: str, channels: int = 3) -> tuple[Any, str]:
     """The net without its classifier, with weights of a package or of the hub; and which of them."""
     path = carried_file(name) if channels == 3 else None
     if path is None:
-        return _from_hub(name, channels), "the hub of timm"
+        return _from_hub(name, channels), HUB
     body = _timm().create_model(name, num_classes=0)
     put_weights(body, _renamed(name, read_weights(path)), path, name)
     return body, f"the package {CARRIED[name].package}"

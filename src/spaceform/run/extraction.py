@@ -9,7 +9,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
@@ -25,9 +26,11 @@ from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, spare_workers
 from spaceform.data.shards import About, Shard, Shards
 from spaceform.data.texts import Texts
-from spaceform.nets.pretrained import FrozenNet, Sight
+from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet
+from spaceform.run.progress import duration
 
+BATCH = 32
 SHARD = 2048
 """Rows of a shard, about: it holds whole batches. What a killed process loses is less than one."""
 
@@ -48,6 +51,12 @@ class Pace:
         """Until the end, at this speed."""
         return (self.total - self.done) / max(self.speed, 1e-9)
 
+    def __str__(self) -> str:
+        """`512 of 2,000 items  38.1 a second  39 s left  1 broken`."""
+        parts = [f"{self.done:,} of {self.total:,} items", f"{self.speed:.1f} a second"]
+        parts.append(f"{duration(self.seconds_left)} left")
+        return "  ".join([*parts, f"{self.broken:,} broken"] if self.broken else parts)
+
 
 Listener: TypeAlias = Callable[[Pace], None]
 Outcome: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | None]]"
@@ -64,12 +73,12 @@ class Source(Protocol):
 
     @property
     def about(self) -> About:
-        """What the shards will say of themselves, but for plan and number."""
+        """What the shards will say of themselves, but for plan and number; the net is loaded for it."""
         ...
 
     @property
-    def content(self) -> str:
-        """A digest of the items."""
+    def facts(self) -> list[Any]:
+        """All that the features depend on; the net is not loaded for it."""
         ...
 
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
@@ -87,7 +96,8 @@ class PhotoSource:
     def __init__(
         self,
         dataset: data.Dataset,
-        net: FrozenNet,
+        net: str | None = None,
+        weights: str | Path | None = None,
         *,
         views: int = 0,
         device: str = "cpu",
@@ -95,8 +105,9 @@ class PhotoSource:
     ) -> None:
         if dataset.kind == "features":
             raise data.DataError(f"{dataset.name} holds features already; give photos or texts.")
-        self._dataset, self._net, self._views = dataset, net, views
-        self._how = photos_of(net.sight)
+        self.dataset, self._views = dataset, views
+        self._name, self._weights = net, weights
+        self.origin, self._digest = origin_of(net, weights)
         self._device = torch.device(device)
         self._workers = spare_workers() if workers is None else workers
         self._split = dataset.official
@@ -107,53 +118,66 @@ class PhotoSource:
         self._item = np.concatenate([items, *([train] * views)])
         self._view = np.concatenate([0 * items, *(np.full(len(train), k + 1) for k in range(views))])
 
+    @cached_property
+    def net(self) -> FrozenNet:
+        """The net, loaded when it is first asked for."""
+        return frozen_net(self._name, self._weights)
+
+    def load(self) -> None:
+        """Load the net now; raises `NoWeights` where it cannot be had."""
+        self.net  # noqa: B018 (kept by the property)
+
+    @cached_property
+    def _how(self) -> data.Photos:
+        return photos_of(self.net.sight)
+
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {"y": self._dataset.labels.numpy()[self._item]}
-        found["file"] = np.array(names_of(self._dataset), dtype=object)[self._item]
+        found: dict[str, NDArray[Any]] = {"y": self.dataset.labels.numpy()[self._item]}
+        found["file"] = np.array(names_of(self.dataset), dtype=object)[self._item]
         if self._split is not None:
-            part = np.full(len(self._dataset), "train", dtype=object)
+            part = np.full(len(self.dataset), "train", dtype=object)
             part[self._split.val.numpy()] = "val"
             part[self._split.test.numpy()] = "test"
             found["split"] = part[self._item]
         if self._views:
             found["view"] = self._view.astype(np.int64)
-        if self._dataset.groups is not None or self._views:
-            groups = self._dataset.groups
+        if self.dataset.groups is not None or self._views:
+            groups = self.dataset.groups
             found["groups"] = self._item if groups is None else groups.numpy()[self._item]
         return found
 
     @property
     def about(self) -> About:
-        photos = self._dataset.inputs
+        photos = self.dataset.inputs
         return About(
-            name=self._dataset.name,
-            net=self._net.name,
-            weights=self._net.digest,
+            name=self.dataset.name,
+            net=self.net.name,
+            weights=self.net.digest,
             plan="",
             shards=0,
-            classes=self._dataset.classes,
-            preprocessing=asdict(self._net.sight),
+            classes=self.dataset.classes,
+            preprocessing=asdict(self.net.sight),
             views=self._views,
             photos="" if isinstance(photos, Tensor) else digest_of_photos(photos),
         )
 
     @property
-    def content(self) -> str:
-        """Names, sizes and times of the files: a photo that was replaced counts as another."""
-        photos = self._dataset.inputs
+    def facts(self) -> list[Any]:
+        """Of files: names, sizes and times, so that a photo that was replaced counts as another."""
+        photos = self.dataset.inputs
         times = [] if isinstance(photos, Tensor) else [os.stat(path).st_mtime_ns for path in photos]
-        return hashlib.blake2b(f"{self._dataset.content} {times}".encode(), digest_size=16).hexdigest()
+        return ["photos", self._digest, self._views, self.dataset.content, times]
 
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
         cuda = self._device.type == "cuda"
         layout = torch.channels_last if cuda else torch.contiguous_format
-        net = self._net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
+        net = self.net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
         for decoded in ahead(batches, self._pixels, self._workers):
             good = [one for one in decoded if isinstance(one, Tensor)]
             wrong = [None if isinstance(one, Tensor) else str(one) for one in decoded]
             if not good:
-                yield np.empty((0, self._net.width), np.float32), wrong
+                yield np.empty((0, self.net.width), np.float32), wrong
                 continue
             x = torch.stack(good)
             x = (x.pin_memory() if cuda else x).to(self._device, non_blocking=True)
@@ -163,7 +187,7 @@ class PhotoSource:
 
     def _pixels(self, row: int) -> UInt8[Tensor, "3 size size"] | data.DataError:
         item, view = int(self._item[row]), int(self._view[row])
-        photos = self._dataset.inputs
+        photos = self.dataset.inputs
         try:
             photo = _picture(photos[item]) if isinstance(photos, Tensor) else photos[item]
             return self._how.view(photo, item * 2**16 + view) if view else self._how.pixels(photo)
@@ -191,13 +215,13 @@ class TextSource:
         return About(self._texts.name, net.name, net.digest, plan="", shards=0, classes=self._texts.classes)
 
     @property
-    def content(self) -> str:
+    def facts(self) -> list[Any]:
         digest = hashlib.blake2b(digest_size=16)
         for text in self._texts.texts:
             digest.update(f"{len(text)} {text}".encode())
         for name, values in self.columns.items():
             digest.update(f"{name} {values.tolist()}".encode())
-        return digest.hexdigest()
+        return ["texts", self._net.digest, digest.hexdigest()]
 
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
         for batch in batches:
@@ -216,20 +240,19 @@ def extract(
     source: Source,
     folder: Path,
     *,
-    batch: int = 32,
+    batch: int = BATCH,
     skip_broken: bool = False,
     listener: Listener | None = None,
 ) -> Shards:
     """Write the features of all rows into a folder of shards, or go on where an earlier process stopped."""
     if batch < 1:
         raise ValueError(f"--batch must be at least 1, got {batch}")
-    columns = source.columns
-    rows = len(columns["file"])
-    edge = batch * max(1, SHARD // batch)
-    about = _planned(source, rows, edge, batch, skip_broken)
-    shards = Shards.begin(folder, about)
-    if shards.about.rows is not None:
+    columns, edge = source.columns, _edge(batch)
+    rows, plan = len(columns["file"]), plan_of(source, batch=batch, skip_broken=skip_broken)
+    shards = Shards.done(folder, plan)
+    if shards is not None:
         return shards
+    shards = Shards.begin(folder, replace(source.about, plan=plan, shards=-(-rows // edge)))
     try:
         with filelock.FileLock(folder / ".lock", timeout=0):
             _fill(source, shards, columns, (rows, edge, batch), skip_broken, listener)
@@ -240,17 +263,20 @@ def extract(
         ) from None
     if not found.about.rows:
         raise data.DataError(
-            f"none of the {rows:,} items of {about.name} can be read; nothing was extracted."
+            f"none of the {rows:,} items of {shards.about.name} can be read; nothing was extracted."
         )
     return found
 
 
-def _planned(source: Source, rows: int, edge: int, batch: int, skip_broken: bool) -> About:
-    about = source.about
-    facts = [about.net, about.weights, about.preprocessing, about.views, source.content]
-    facts += [rows, edge, batch, skip_broken]
-    plan = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
-    return About(**{**asdict(about), "plan": plan, "shards": -(-rows // edge)})
+def plan_of(source: Source, *, batch: int = BATCH, skip_broken: bool = False) -> str:
+    """A digest of all that the rows of the shards depend on."""
+    facts = [*source.facts, len(source.columns["file"]), _edge(batch), batch, skip_broken]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
+def _edge(batch: int) -> int:
+    """Rows of a shard."""
+    return batch * max(1, SHARD // batch)
 
 
 def _fill(

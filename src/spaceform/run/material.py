@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from spaceform import data
+from spaceform.run.frozen import frozen_features
 from spaceform.run.recipe import Recipe, RecipeError
 
 
@@ -53,17 +54,22 @@ class Material:
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
-    """What the recipe names, photos shrunk where it says so: the part of `material` worth keeping."""
-    dataset = data.load(recipe.data.name)
-    return dataset if recipe.data.thumbnail is None else data.thumbnails(dataset, recipe.data.thumbnail)
+    """What the recipe names, as pixels or features where it says so: the part of `material` worth keeping."""
+    return _seen(recipe, data.load(recipe.data.name))
+
+
+def _seen(recipe: Recipe, dataset: data.Dataset) -> data.Dataset:
+    """Photos as the recipe sees them: as they are, shrunk, or as features of a pretrained net."""
+    wanted = recipe.data
+    if wanted.features is not None:
+        return frozen_features(dataset, wanted.features, wanted.weights)
+    return dataset if wanted.thumbnail is None else data.thumbnails(dataset, wanted.thumbnail)
 
 
 def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
     wanted = recipe.data
-    dataset = load_data(recipe) if dataset is None else dataset
-    if wanted.thumbnail is not None:
-        dataset = data.thumbnails(dataset, wanted.thumbnail)
+    dataset = load_data(recipe) if dataset is None else _seen(recipe, dataset)
     content = dataset.content
     if wanted.task is not None:
         dataset = dataset.with_task(wanted.task)

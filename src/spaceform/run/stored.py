@@ -51,6 +51,8 @@ class WeightsState(TypedDict):
     preprocessing: dict[str, Any] | None
     own_net: bool
     columns: list[str]
+    made_by: str
+    """A digest of the pretrained net that made features of photos; empty where none did."""
 
 
 def read_recipe(folder: Path) -> Recipe | None:

@@ -233,6 +233,7 @@ def _write(
         "preprocessing": write_preprocessing(parts.how),
         "own_net": own_net,
         "columns": list(parts.dataset.columns),
+        "made_by": parts.dataset.made_by,
     }
     digest = files.write_tensors(folder / stored.WEIGHTS, weights, state)
     _write_history(folder, history)

@@ -9,7 +9,6 @@ from spaceform import data
 from spaceform.data.features_file import write_npz, write_parquet
 from spaceform.data.shards import About
 from spaceform.data.texts import has_texts, load_texts, require_texts
-from spaceform.nets.pretrained import frozen_net
 from spaceform.nets.sentences import sentence_net
 from spaceform.run.extraction import Listener, PhotoSource, Source, TextSource, extract
 
@@ -104,8 +103,8 @@ def _source(
     if text is not None:
         raise ValueError("--text names a column of a table, and a loaded data set has none; give the file")
     dataset = what if isinstance(what, data.Dataset) else data.load(what)
-    frozen = frozen_net(net, weights)
-    return PhotoSource(dataset, frozen, views=views, device=device, workers=workers), frozen.origin
+    photos = PhotoSource(dataset, net, weights, views=views, device=device, workers=workers)
+    return photos, photos.origin
 
 
 def _is_text(what: str | Path, text: str | None) -> bool:
