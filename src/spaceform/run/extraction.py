@@ -8,11 +8,12 @@ import hashlib
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import filelock
 import numpy as np
@@ -63,31 +64,31 @@ Outcome: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | Non
 """The features of the good rows of a batch, and of every row what is wrong with it, or None."""
 
 
-class Source(Protocol):
-    """What features are extracted from: rows in a fixed order, and a net for them."""
+class Source(ABC):
+    """A base: rows in a fixed order that features are extracted from, and a net for them."""
 
     @property
+    @abstractmethod
     def columns(self) -> Mapping[str, NDArray[Any]]:
         """What stands beside each row: `y`, `file`, `split`, `view`, `groups`."""
-        ...
 
     @property
+    @abstractmethod
     def about(self) -> About:
         """What the shards will say of themselves, but for plan and number; the net is loaded for it."""
-        ...
 
     @property
+    @abstractmethod
     def facts(self) -> list[Any]:
-        """All that the features depend on; the net is not loaded for it."""
-        ...
+        """All that the features depend on; the net of photos is not loaded for it."""
 
+    @abstractmethod
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
         """The features of the rows of each batch."""
-        ...
 
 
 @final
-class PhotoSource:
+class PhotoSource(Source):
     """Photos, or small images in memory, and a frozen net.
 
     With `views`, so many augmented views of each training item follow as further rows.
@@ -196,7 +197,7 @@ class PhotoSource:
 
 
 @final
-class TextSource:
+class TextSource(Source):
     """Texts and a net for them."""
 
     def __init__(self, texts: Texts, net: SentenceNet) -> None:
