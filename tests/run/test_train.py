@@ -13,13 +13,14 @@ from spaceform import data
 from spaceform.heads import HEADS
 from spaceform.run import files
 from spaceform.run.evaluate import evaluate
+from spaceform.run.failures import Diverged
 from spaceform.run.finished import Run
 from spaceform.run.material import material
 from spaceform.run.model import build_model
 from spaceform.run.optim import parameter_groups
 from spaceform.run.recipe import QUICK, RecipeError, Schedule, replace
 from spaceform.run.state import Plateau
-from spaceform.run.train import Diverged, train
+from spaceform.run.train import train
 
 # The protocol
 

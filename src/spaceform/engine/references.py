@@ -8,6 +8,8 @@ Logistic regression and neighbours get as many settings as a head has candidates
 its valley. Boosting gets four.
 
 For retrieval the reference needs no fit: the features as they came in, compared by their cosine.
+
+scikit-learn takes seconds to import, so that each reference imports what it needs.
 """
 
 import time
@@ -21,10 +23,6 @@ from typing import Any, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import NearestNeighbors
 
 from spaceform.engine.fit import Part, Rows
 from spaceform.engine.search import joined
@@ -153,6 +151,8 @@ class _Sklearn(_Family):
     def _model(self, **options: Any) -> Any: ...
 
     def predict(self, x: NDArray[Any], **options: Any) -> Array:
+        from sklearn.exceptions import ConvergenceWarning
+
         if self.fitted != options:
             self.model = self._model(**options)
             with warnings.catch_warnings():
@@ -169,12 +169,16 @@ class _Logistic(_Sklearn):
     def _model(self, **options: Any) -> Any:
         if self.fitted is not None:
             return self.model.set_params(**options)
+        from sklearn.linear_model import LogisticRegression
+
         return LogisticRegression(max_iter=300, warm_start=True, random_state=self.seed, **options)
 
 
 @final
 class _Boosting(_Sklearn):
     def _model(self, **options: Any) -> Any:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         return HistGradientBoostingClassifier(
             max_iter=300,
             early_stopping=len(self.x) >= 500,
@@ -197,6 +201,8 @@ class _Neighbours(_Family):
         return (votes + 1 / self.classes) / (votes.sum(1, keepdims=True) + 1)
 
     def _near(self, x: NDArray[Any], metric: str) -> NDArray[np.intp]:
+        from sklearn.neighbors import NearestNeighbors
+
         key = {"x": x, "metric": metric}
         if self.fitted is None or self.fitted["x"] is not x or self.fitted["metric"] != metric:
             most = min(_MOST_NEIGHBOURS, len(self.x))

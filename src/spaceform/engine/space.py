@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spaceform.engine.candidate import Candidate
-from spaceform.heads import HEADS, Choice, Head, LogUniform, StochasticHead, Uniform
+from spaceform.heads import HEADS, Choice, Head, LogUniform, Uniform
 from spaceform.heads.declaration import Range
 
 NARROW, WIDE = 100, 1000
@@ -94,7 +94,7 @@ def space(
     ]
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
-    fixed = {"samples": 1} if issubclass(kind, StochasticHead) else {}  # one draw trains as well as ten
+    fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
     batch = min(256, max(32, rows // 48))
     steps = 1000 if features < WIDE else 700
     epochs = min(60, max(15, round(steps * batch / rows)))

@@ -1,5 +1,6 @@
 """What every head is: embeddings and labels in, an objective out; embeddings in, probabilities out."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -60,6 +61,12 @@ class Head(nn.Module, ABC):
         self.dim = dim
         self.num_classes = num_classes
         self.class_chunk = class_chunk
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """What the constructor takes beside `dim` and `num_classes`, with the default values."""
+        parameters = list(inspect.signature(cls).parameters.values())
+        return {parameter.name: parameter.default for parameter in parameters[2:]}
 
     def _add_temperature(self, beta: float, learn_beta: bool) -> None:
         """The inverse temperature β = exp(τ): `log_beta` = τ is a parameter, or a buffer if fixed."""

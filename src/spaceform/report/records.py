@@ -1,6 +1,5 @@
 """Read what studies and runs left in their folders; what is broken or missing becomes a note."""
 
-import inspect
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -72,8 +71,7 @@ class Record:
         options = self.recipe.head.options
         if name in options or self.head not in HEADS:
             return options.get(name)
-        parameter = inspect.signature(HEADS[self.head]).parameters.get(name)
-        return None if parameter is None else parameter.default
+        return HEADS[self.head].options().get(name)
 
     @property
     def finished(self) -> bool:

@@ -4,6 +4,8 @@
 digests of the recipe and of the weights: a folder that was put together of two runs is known.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired
 
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from spaceform.run import files
-from spaceform.run.material import Fingerprint
+from spaceform.run.environment import versions
+from spaceform.run.material import Fingerprint, Material, write_preprocessing
 from spaceform.run.model import Model, build_model
 from spaceform.run.recipe import Recipe, RecipeError, make
 
@@ -77,6 +80,39 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         return [files.parsed(line, dict[str, Any]) for line in lines]
     except ValueError as error:
         raise RecipeError(f"{path} cannot be read ({error})") from None
+
+
+def write_run(
+    folder: Path,
+    recipe: Recipe,
+    parts: Material,
+    weights: Mapping[str, Tensor],
+    history: list[dict[str, Any]],
+    result: dict[str, Any],
+    own_net: bool,
+) -> None:
+    """The trained weights, then the mark that the run is whole, then the checkpoints go."""
+    state: WeightsState = {
+        "recipe": recipe.model_dump(mode="json"),
+        "classes": list(parts.classes),
+        "input_shape": list(parts.input_shape),
+        "preprocessing": write_preprocessing(parts.how),
+        "own_net": own_net,
+        "columns": list(parts.dataset.columns),
+        "made_by": parts.dataset.made_by,
+    }
+    digest = files.write_tensors(folder / WEIGHTS, weights, state)
+    write_history(folder, history)
+    digests = {"recipe": files.sha256(folder / RECIPE), "weights": digest}
+    result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
+    files.write_json(folder / RESULT, result)
+    files.clear(folder)
+
+
+def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
+    """One line for each epoch."""
+    text = "".join(json.dumps(record) + "\n" for record in history)
+    files.write_bytes(folder / HISTORY, text.encode())
 
 
 def read_model(

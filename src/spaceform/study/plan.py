@@ -4,7 +4,6 @@ The same split, net, dimension, budget and seeds for each head; what differs are
 its learning rates.
 """
 
-import inspect
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,14 +68,9 @@ def named_heads(wanted: str | Iterable[str]) -> list[str]:
     return named
 
 
-def options_of(head: str) -> set[str]:
-    """The options that a head's constructor takes."""
-    return set(inspect.signature(HEADS[head]).parameters)
-
-
 def has_temperature(head: str) -> bool:
     """Whether a head has an inverse temperature β."""
-    return "beta" in options_of(head)
+    return "beta" in HEADS[head].options()
 
 
 def start_of(head: str, kind: Kind) -> Start:
@@ -265,7 +259,7 @@ def _rates(start: Start) -> dict[str, float]:
 
 def _options(head: str, start: Start) -> dict[str, Any]:
     """Those that the head takes: what it starts from may be a relative's."""
-    return {key: value for key, value in start.options.items() if key in options_of(head)}
+    return {key: value for key, value in start.options.items() if key in HEADS[head].options()}
 
 
 def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -84,6 +85,21 @@ def _gpus() -> int:
     return torch.cuda.device_count()
 
 
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Inside, a pool that ends well leaves its idle processes to the next: starting one takes seconds."""
+    if _SPARE.get() is not None:
+        yield
+        return
+    spare: list[_Worker] = []
+    token = _SPARE.set(spare)
+    try:
+        yield
+    finally:
+        _SPARE.reset(token)
+        _end(spare)
+
+
 @final
 class Pool:
     """Processes that outlive many runs: `submit` where there is `room`, then read `events`."""
@@ -97,12 +113,12 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        started = [worker.process for worker in self._workers if worker.process.pid is not None]
-        for process in started:
-            process.kill()
-        for process in started:
-            process.join()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        spare = _SPARE.get()
+        if error is None and spare is not None:
+            spare.extend(worker for worker in self._workers if worker.task is None)
+            self._workers = [worker for worker in self._workers if worker.task is not None]
+        _end(self._workers)
         self._workers.clear()
 
     @property
@@ -145,13 +161,23 @@ class Pool:
         worker = next((w for w in self._workers if w.task is None), None)
         if worker is None:
             taken = {w.slot for w in self._workers}
-            worker = _Worker.make(next(slot for slot in range(self._size) if slot not in taken))
-            self._workers.append(worker)  # before it starts: an interrupt in between must find it
-            worker.start()
+            worker = self._hire(next(slot for slot in range(self._size) if slot not in taken))
         self._tries[task.job.name] += 1
         worker.task = task
         with suppress(OSError):  # it died while idle: `events` will find its pipe closed and try again
             worker.pipe.send(task)
+
+    def _hire(self, slot: int) -> "_Worker":
+        """A process for the slot: one that an earlier pool left, or a new one."""
+        spare = _SPARE.get() or []
+        left = next((worker for worker in spare if worker.slot == slot), None)
+        worker = _Worker.make(slot) if left is None else left
+        self._workers.append(worker)  # before it starts: an interrupt in between must find it
+        if left is None:
+            worker.start()
+        else:
+            spare.remove(worker)
+        return worker
 
     def _bury(self, worker: "_Worker", task: "_Task") -> Event:
         failure = Failure("ProcessLost", worker.last_words())
@@ -199,6 +225,18 @@ class _Worker:
                 "its process was killed, perhaps for want of memory; use fewer --processes or smaller batches"
             )
         return f"its process died (exit code {code}); run it alone with `spaceform train` to see why"
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    started = [worker.process for worker in workers if worker.process.pid is not None]
+    for process in started:
+        process.kill()
+    for process in started:
+        process.join()
+
+
+_SPARE: ContextVar[list[_Worker] | None] = ContextVar("_SPARE", default=None)
+"""Idle processes that the next pool may take over."""
 
 
 @contextmanager

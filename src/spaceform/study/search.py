@@ -16,9 +16,9 @@ from optuna.trial import Trial, TrialState
 from spaceform import data
 from spaceform.messages import counted
 from spaceform.run import files
+from spaceform.run.failures import Diverged
 from spaceform.run.finished import read_json
 from spaceform.run.recipe import Recipe, RecipeError, replace
-from spaceform.run.train import Diverged
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
 from spaceform.study.place import Event, perform

@@ -1,6 +1,5 @@
 """What a search may try: the rates that every head has, and the options that a head declares."""
 
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -40,11 +39,8 @@ def starting_point(recipe: Recipe) -> dict[str, Any]:
     given = flatten(recipe)
     learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
     rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
-    defaults = inspect.signature(HEADS[recipe.head.name]).parameters
-    own = {
-        f"head.{option}": given.get(f"head.{option}", defaults[option].default)
-        for option in _searched(recipe)
-    }
+    defaults = HEADS[recipe.head.name].options()
+    own = {f"head.{option}": given.get(f"head.{option}", defaults[option]) for option in _searched(recipe)}
     return {key: given[key] for key in rates} | own
 
 

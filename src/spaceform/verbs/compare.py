@@ -17,7 +17,7 @@ from spaceform.study.choices import Length, Sampler
 from spaceform.study.feature_search import search_features
 from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
 from spaceform.study.place import Event, Place, Watcher, unwatched
-from spaceform.study.processes import Processes
+from spaceform.study.processes import Processes, lasting
 from spaceform.study.references import make_references
 from spaceform.study.seeds import Seeds
 from spaceform.verbs.outcome import Study
@@ -103,7 +103,7 @@ def compare(
     notes |= {"data_note": source.dataset.note} if source.dataset.note else {}
     place = on or Processes()
     here = place if isinstance(place, Processes) else Processes()
-    with locked(folder):
+    with locked(folder), lasting():
         source.keep()
         if trials:
             limit = rule.searching(len(found))
@@ -195,7 +195,7 @@ def search(
     source = seen.source
     conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)
     found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
-    with locked(folder):
+    with locked(folder), lasting():
         source.keep()
         _, searched = _search(
             found,

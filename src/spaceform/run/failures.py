@@ -1,0 +1,9 @@
+"""How training fails."""
+
+
+class TrainingError(RuntimeError):
+    """Training that cannot go on; the message says where and what to try."""
+
+
+class Diverged(TrainingError):
+    """The loss or an embedding is not finite: the rate is too high, or the input is wrong."""
