@@ -1,17 +1,21 @@
 """Features that were extracted before, under the user's cache: one folder of shards for each plan."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from spaceform.data.dataset import DataError
 from spaceform.data.shards import ABOUT, Shards
 
+VARIABLE = "SPACEFORM_CACHE"
+
 
 def folder() -> Path:
-    """Where the features are kept."""
+    """Where the features are kept: in the folder that ``SPACEFORM_CACHE`` names, or in the user's cache."""
     import pooch
 
-    return Path(pooch.os_cache("spaceform")) / "features"
+    named = os.environ.get(VARIABLE)
+    return (Path(named).expanduser() if named else Path(pooch.os_cache("spaceform"))) / "features"
 
 
 def place(plan: str) -> Path:
