@@ -19,7 +19,7 @@ def write_photos(folder: Path, count: int = 12, classes: tuple[str, ...] = ("fin
     for k, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            grain = rng.integers(256, size=(40 >> k, 50 >> k, 3), dtype=np.uint8)
+            grain = rng.integers(256, size=(40 >> 2 * k, 50 >> 2 * k, 3), dtype=np.uint8)
             size = (int(rng.integers(90, 140)), int(rng.integers(70, 120)))
             Image.fromarray(grain).resize(size, Image.Resampling.NEAREST).save(
                 folder / name / f"{i:02d}.jpg", quality=95

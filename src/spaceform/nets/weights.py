@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ def read_weights(path: Path, key: str = "net.weights") -> dict[str, Tensor]:
 
     try:
         if path.suffix in (".pth", ".pt", ".bin"):
-            return _plain(torch.load(path, map_location="cpu", weights_only=True), path, key)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of pickle protocols: what cannot be read is told below
+                return _plain(torch.load(path, map_location="cpu", weights_only=True), path, key)
         return safetensors.torch.load_file(path)
     except FileNotFoundError:
         raise ValueError(f"{key}: there is no file {str(path)!r}") from None
