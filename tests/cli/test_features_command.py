@@ -255,7 +255,9 @@ def test_without_weights_the_user_is_told_before_a_small_net_is_trained(photos, 
 
 
 def test_finetune_and_nets_from_scratch(photos, weights, tmp_path):
+    from spaceform.run.material import material
     from spaceform.run.recipe import RecipeError
+    from spaceform.study.plan import Conditions, recipes
     from spaceform.verbs.photographs import Eyes, see
     from spaceform.verbs.source import find
 
@@ -263,6 +265,11 @@ def test_finetune_and_nets_from_scratch(photos, weights, tmp_path):
     how = {"budget": None, "settings": None, "say": print}
     seen = see(source, Eyes(NET, weights, finetune=True), **how)
     assert (seen.net, seen.settings) == (NET, {"net.weights": str(weights)})
+    conditions = Conditions(net=seen.net, settings=seen.settings)
+    recipe = recipes(str(photos), ["cosine"], conditions, dataset=source.dataset)["cosine"]
+    assert (recipe.net.weights, recipe.data.thumbnail) == (str(weights), None)
+    shown = material(recipe).how
+    assert (shown.size, shown.resize, shown.resampling) == (160, 168, "bilinear")  # as the net has it
     seen = see(source, Eyes(finetune=True), **how)
     assert (seen.net, seen.settings) == ("tf_efficientnet_lite0", {"net.pretrained": True})
     assert see(source, Eyes("small"), **how).net == "small"

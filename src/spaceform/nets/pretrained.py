@@ -136,6 +136,13 @@ def frozen_net(name: str | None = None, weights: str | Path | None = None) -> Fr
     return FrozenNet(name, body, _sight(timm.data.resolve_model_data_config(body), name), origin)
 
 
+def sight_of(name: str) -> Sight:
+    """How a net wants its photos; its weights are not looked for."""
+    timm = _timm()
+    config = timm.models.get_pretrained_cfg(ALIASES.get(name, name))
+    return _sight(timm.data.resolve_data_config({}, pretrained_cfg=config.to_dict() if config else {}), name)
+
+
 def origin_of(name: str | None = None, weights: str | Path | None = None) -> tuple[str, str]:
     """Where the weights of a net would come from, and a digest that changes with them; nothing is loaded.
 

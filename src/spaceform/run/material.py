@@ -1,7 +1,7 @@
 """What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from jaxtyping import Int64
@@ -10,6 +10,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from spaceform import data
+from spaceform.nets import TimmOptions
+from spaceform.nets.pretrained import sight_of
 from spaceform.run.frozen import frozen_features
 from spaceform.run.recipe import Recipe, RecipeError
 
@@ -76,12 +78,31 @@ def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     split = data.split(dataset, wanted.split_seed)
     if wanted.imbalance > 1:
         split = data.imbalance(dataset, split, wanted.imbalance, wanted.split_seed)
-    how = data.preprocessing(dataset, split)
+    how = _shown(recipe, dataset, data.preprocessing(dataset, split))
     if wanted.label_noise > 0:
         dataset = data.label_noise(dataset, split, wanted.label_noise, wanted.split_seed)
     targets, classes = data.targets(dataset.labels, split.train)
     names = tuple(dataset.classes[c] for c in classes.tolist())
     return Material(dataset, split, targets, names, how, content)
+
+
+def _shown(
+    recipe: Recipe, dataset: data.Dataset, how: data.loader.Preprocessing
+) -> data.loader.Preprocessing:
+    """Own photos at the size and on the scale of the pretrained net that is trained on; else as they are."""
+    net = recipe.net
+    pretrained = isinstance(net, TimmOptions) and (net.pretrained or net.weights is not None)
+    if not isinstance(how, data.Photos) or not pretrained or dataset.name in data.PHOTOS:
+        return how
+    sight = sight_of(net.name)
+    return replace(
+        how,
+        resize=sight.resize,
+        size=sight.size,
+        resampling=sight.resampling,
+        mean=sight.mean,
+        std=sight.std,
+    )
 
 
 def write_preprocessing(how: data.loader.Preprocessing) -> dict[str, Any] | None:
