@@ -202,17 +202,24 @@ def test_a_second_time_nothing_is_extracted_until_a_photo_changes(own_cache, wei
 
 
 def test_photos_are_compared_by_features_and_predicted_as_they_are(call, own_cache, weights, tmp_path):
-    """compare, evaluate, predict and embed a folder of photos; the tutorial exports such a run."""
+    """Train, evaluate, predict and embed as `compare` does it; the tutorial compares and exports."""
+    from spaceform.run.evaluate import evaluate
+    from spaceform.run.train import train
+    from spaceform.study.plan import Conditions, recipes
+    from spaceform.verbs.photographs import Eyes, see
+    from spaceform.verbs.source import find
+
     folder = write_photos(tmp_path / "grain", 30)
-    said = []
-    study = spaceform.compare(
-        folder, "cosine", seeds=1, search=0, net=NET, weights=weights, out=tmp_path / "study", say=said.append
-    )
+    said: list[str] = []
+    source, _ = find(folder, tmp_path / "study")
+    seen = see(source, Eyes(NET, weights), budget=None, settings={"seed": 3}, say=said.append)
     assert said[0].startswith(f"photos are seen by the frozen features of test_resnet ({weights}); heads are")
-    assert study.notes["data_note"] == f"Features of test_resnet, frozen ({weights})."
-    [job] = study.jobs
-    assert (job.recipe.data.features, job.recipe.net.name) == (NET, "features")
-    run = study.runs["cosine-seed0"]
+    assert seen.source.dataset.note == f"Features of test_resnet, frozen ({weights})."
+    conditions = Conditions(net=seen.net, settings=seen.settings)
+    recipe = recipes(str(folder), ["cosine"], conditions, dataset=seen.source.dataset)["cosine"]
+    assert (recipe.data.features, recipe.net.name, recipe.seed) == (NET, "features", 3)
+    run = train(recipe, tmp_path / "run", accelerator="cpu")
+    evaluate(run)
     assert run.metrics["accuracy"] > 0.9
     path = folder / "fine" / "00.jpg"
     p = run.predict_proba([path])
