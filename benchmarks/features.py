@@ -5,8 +5,8 @@
 The photos are those of cub200 where they are here, else as many made of scikit-learn's two. The net has
 random weights: its speed is that of any. It runs on one thread; the threads that decode are as many as
 `spaceform features` takes. Both are timed in turn, batch sizes are the same, and the ratio of the medians is
-printed, of the time on the clock and of the processor's, which counts all threads. `--costs` prints the
-time of a photo for some nets instead, on one thread.
+printed, of the time on the clock and of the processor's, which counts all threads. Then the time of a photo
+for some nets, on one thread.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from PIL import Image
 
 import spaceform
 from spaceform import data
+from spaceform.run.environment import environment
 from spaceform.run.extraction import BATCH, PhotoSource, extract, photos_of
 
 AIM = 1.10
@@ -136,16 +137,18 @@ def main() -> None:
     parser.add_argument("--net", default="resnet50")
     parser.add_argument("--photos", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--only", choices=("extraction", "costs"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.costs:
-        found: object = costs(options.repeats)
-    else:
-        found = measure(options.net, options.photos, options.repeats)
-        ratios = f"{found['ratio']:.3f} on the clock, {found['processor_ratio']:.3f} of the processor"
+    found: dict[str, object] = {"made_with": environment()}
+    if options.only != "costs":
+        measured = measure(options.net, options.photos, options.repeats)
+        found["extraction"] = measured
+        ratios = f"{measured['ratio']:.3f} on the clock, {measured['processor_ratio']:.3f} of the processor"
         print(f"extraction over bare forward passes: {ratios} (aim: at most {AIM})")
+    if options.only != "extraction":
+        found["costs"] = costs(options.repeats)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
