@@ -135,6 +135,16 @@ def test_one_photo_is_too_few(call, weights, tmp_path):
     assert "has items of one class only ('only'); there is nothing to tell apart: add a second class." in said
 
 
+def test_a_note_among_photos_makes_no_texts_of_them(call, weights, tmp_path):
+    folder = write_photos(tmp_path / "p", 3)
+    (folder / "fine" / "read me.txt").write_text("by the sea")
+    command = ["features", folder, "-o", tmp_path / "f.npz", "--net", NET, "--weights", weights]
+    assert call(*command)[0] == 0
+    assert "--device cuda:99 cannot be used here (" in one_sentence(call(*command, "--device", "cuda:99"))
+    said = one_sentence(call(*command[:-2], "--weights", weights, "-o", tmp_path / "f.txt"))
+    assert "the output must end in .npz or .parquet, or be the name of a folder, got" in said
+
+
 @contextmanager
 def files_up_to(size: int):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

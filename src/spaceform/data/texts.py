@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from spaceform.data.dataset import PARTS, DataError
 from spaceform.data.features import TABLES, read_table
+from spaceform.data.folder import images_in
 from spaceform.messages import counted
 
 _KNOWN = ("y", "split", "groups")
@@ -53,8 +54,8 @@ def load_texts(what: str | Path, column: str | None = None) -> Texts:
 
 
 def has_texts(folder: Path) -> bool:
-    """Whether the sub-folders of a folder hold `.txt` files."""
-    return folder.is_dir() and next(_files(folder), None) is not None
+    """Whether the sub-folders of a folder hold `.txt` files and no images."""
+    return folder.is_dir() and next(_files(folder), None) is not None and not images_in(folder)
 
 
 def _of_table(path: Path, column: str) -> Texts:

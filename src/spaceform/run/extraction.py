@@ -36,6 +36,10 @@ SHARD = 2048
 """Rows of a shard, about: it holds whole batches. What a killed process loses is less than one."""
 
 
+class BrokenItem(data.DataError):
+    """A photo that cannot be decoded or a text that is empty; the message names it."""
+
+
 @final
 @dataclass(frozen=True)
 class Pace:
@@ -109,7 +113,7 @@ class PhotoSource(Source):
         self.dataset, self._views = dataset, views
         self._name, self._weights = net, weights
         self.origin, self._digest = origin_of(net, weights)
-        self._device = torch.device(device)
+        self._device = _device(device)
         self._workers = spare_workers() if workers is None else workers
         self._split = dataset.official
         if views:
@@ -305,7 +309,7 @@ def _fill(
                 elif skip_broken:
                     left_out.append(str(columns["file"][row]))
                 else:
-                    raise data.DataError(f"{sentence.rstrip('.')} (--skip-broken leaves it out).")
+                    raise BrokenItem(sentence)
             parts.append(x) if len(x) else None
             done, broken = done + len(taken), broken + sum(text is not None for text in wrong)
             if listener is not None:
@@ -314,6 +318,16 @@ def _fill(
         x = np.concatenate(parts) if parts else np.empty((0, 1), np.float32)
         at = np.array(kept, dtype=np.int64)
         shards.write(i, Shard(x, {name: values[at] for name, values in columns.items()}, tuple(left_out)))
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise ValueError(
+            f"--device {name} cannot be used here ({why}); give cpu, or one that is there"
+        ) from None
 
 
 def photos_of(sight: Sight) -> data.Photos:

@@ -10,7 +10,7 @@ from spaceform.data.features_file import write_npz, write_parquet
 from spaceform.data.shards import About
 from spaceform.data.texts import has_texts, load_texts, require_texts
 from spaceform.nets.sentences import sentence_net
-from spaceform.run.extraction import Listener, PhotoSource, Source, TextSource, extract
+from spaceform.run.extraction import BrokenItem, Listener, PhotoSource, Source, TextSource, extract
 
 _WRITERS = {".npz": write_npz, ".parquet": write_parquet}
 
@@ -73,7 +73,10 @@ def extract_features(
         raise ValueError(f"--views must be 0 or more, got {views}")
     source, origin = _source(what, net, weights, text, views, device, workers, skip_broken)
     folder = path.with_name(f".{path.name}.parts") if path.suffix in _WRITERS else path
-    shards = extract(source, folder, batch=batch, skip_broken=skip_broken, listener=listener)
+    try:
+        shards = extract(source, folder, batch=batch, skip_broken=skip_broken, listener=listener)
+    except BrokenItem as error:
+        raise data.DataError(f"{str(error).rstrip('.')} (--skip-broken leaves it out).") from None
     dim = next(shards.blocks()).shape[1]
     if path.suffix in _WRITERS:
         _WRITERS[path.suffix](shards, path)
