@@ -15,7 +15,7 @@ export TORCH_HOME := $(CURDIR)/.cache/torch
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types tests docs format clean
+.PHONY: demo test test-quick lint types tests docs format clean
 .DEFAULT_GOAL := demo
 
 # $(1): the extra to install
@@ -50,6 +50,12 @@ types: $(DEV)
 # One thread a process, two processes: the sums come out the same on every machine.
 tests: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest
+
+# Under a minute, for the working day: lint, and the tests that neither train nor start processes.
+test-quick: $(DEV)
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest \
+	  -m 'not slow and not compiled and not real_data'
 
 format: $(DEV)
 	$(BIN)/ruff format .

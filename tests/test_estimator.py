@@ -19,6 +19,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from spaceform import HEADS, SpaceformClassifier, metrics
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray, ...]:

@@ -12,6 +12,8 @@ import pytest
 
 from spaceform import __version__
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 LAB = (
     *(

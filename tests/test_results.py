@@ -14,7 +14,10 @@ from spaceform import Study
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the results are kept in the repository alone")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not RESULTS.exists(), reason="the results are kept in the repository alone"),
+]
 
 
 @pytest.fixture

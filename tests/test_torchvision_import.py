@@ -9,6 +9,8 @@ import pytest
 
 from spaceform import _torchvision
 
+pytestmark = pytest.mark.slow
+
 
 def test_transforms_work_after_the_shim_in_a_fresh_process():
     code = (

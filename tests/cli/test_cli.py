@@ -14,6 +14,8 @@ import pytest
 from spaceform.cli import app as cli
 from spaceform.cli import verbosity
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 FAST = ["--set", "budget.epochs=2", "--set", "budget.episodes=3", "--quiet"]

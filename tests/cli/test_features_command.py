@@ -20,6 +20,8 @@ from spaceform.cli import verbosity
 from spaceform.data import cache
 from spaceform.data.dataset import DataError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def call(monkeypatch, capsys):

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc"),
+]
 
 STOPPED = "error: stopped; the same command goes on from the last checkpoint\n"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}

@@ -23,6 +23,8 @@ from spaceform.run.recipe import RecipeError, load, replace
 from spaceform.run.train import train
 from spaceform.study.plan import Conditions, recipes
 
+pytestmark = pytest.mark.slow
+
 SHORT_FEATURES = {"budget.epochs": 1, "budget.episodes": 2}
 SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 
@@ -192,7 +194,7 @@ def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
         "empty.npz": "cannot be read as arrays",
         "nan.npz": "NaN or infinite values in 1 of 200 rows, the first is row 3",
         "width.npz": "inputs must have shape (items, 1, 8, 8), got (5, 7)",
-        "nothing.npz": "at least one row, got shape (0, 1, 8, 8)",
+        "nothing.npz": "one at least, got shape (0, 1, 8, 8)",
         "words.npz": "must hold real numbers, got <U1; convert it",
         "objects.npz": "holds Python objects",
         "unnamed.npz": "has no array 'X' (it has arr_0)",

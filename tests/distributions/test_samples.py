@@ -11,6 +11,8 @@ from reference.sphere import von_mises_fisher_law
 from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
 from spaceform.special import mean_resultant_length
 
+pytestmark = pytest.mark.slow
+
 DRAWS = 100_000
 DIMS = (2, 3, 4, 8, 16, 128, 512, 2048)
 CONCENTRATIONS = (0.0, 0.1, 1.0, 9.0, 11.0, 20.0, 60.5, 243.0, 701.0, 1e4, 1e6)

@@ -8,6 +8,8 @@ from sklearn.preprocessing import StandardScaler
 
 from spaceform.engine import REFERENCES, Rows, parts_of, reference
 
+pytestmark = pytest.mark.slow
+
 
 def wine(held_out: int | None = 30):
     x, y = load_wine(return_X_y=True)

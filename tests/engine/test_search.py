@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits, load_wine
 from spaceform.engine import Candidate, NothingTrained, Rows, Trial, folds, parts_of, rehearse, search, space
 from spaceform.heads import HEADS
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     Candidate(dim=8, lr=lr, batch_size=64, epochs=8, options={"beta": beta})
     for beta in (16.0, 8.0)

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import foreign_heads
 import through_the_core
 
+pytestmark = pytest.mark.slow
+
 CASES = [f"{name}:{step}" for name in ("centre", "blurred") for step in through_the_core.STEPS]
-# Our own stochastic heads are compiled and trained by other tests.
-CASES += ["vmf:onnx", "power_spherical:onnx"]
 
 
 def python(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

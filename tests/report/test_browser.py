@@ -13,6 +13,8 @@ from spaceform.report.contents import compute
 from spaceform.report.page import render
 from spaceform.report.records import collect
 
+pytestmark = pytest.mark.slow
+
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="pip install playwright runs the page in a browser"
 )

@@ -17,6 +17,8 @@ from spaceform.report.words import number
 from spaceform.run.recipe import load, replace
 from spaceform.study.folder import Job
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_figure_is_written_three_times_and_the_same_every_time(tmp_path) -> None:
     figure = panels.starts(0.4, [3])

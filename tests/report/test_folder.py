@@ -11,6 +11,8 @@ from spaceform.messages import sentence
 from spaceform.report.figures import Figure
 from spaceform.report.folder import replaced_whole
 
+pytestmark = pytest.mark.slow
+
 
 def content(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""

@@ -21,6 +21,8 @@ from spaceform.report.style import CLASS_COLORS, GEOMETRY_COLORS, OTHER_COLORS, 
 from spaceform.run.recipe import load, replace
 from spaceform.study.folder import Job
 
+pytestmark = pytest.mark.slow
+
 
 @final
 class PrototypeHead(DeterministicHead):

@@ -15,6 +15,8 @@ from spaceform.report.records import collect
 from spaceform.report.viewer import script_json
 from spaceform.study.folder import Failure
 
+pytestmark = pytest.mark.slow
+
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", 'a"b&c', "$x$", "_hidden")
 
 

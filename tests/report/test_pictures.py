@@ -7,6 +7,8 @@ from spaceform.report.contents import compute
 from spaceform.report.page import render
 from spaceform.report.records import collect
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("items", [1, 2])
 def test_the_fewest_test_items_make_a_whole_page(tmp_path, make_study, items) -> None:

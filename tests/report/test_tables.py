@@ -102,7 +102,7 @@ def test_the_paper_stands_beside_ours_on_its_own_data(tmp_path, make_study) -> N
     ours = (
         frame(collection.groups[0])
         .groupby("label")["accuracy"]
-        .agg(["mean", lambda v: v.std(ddof=1) / 2**0.5])
+        .agg(["mean", lambda v: v.std(ddof=0) / 2**0.5])
     )
     mean, sem = ours.loc["vmf"]
     place = [c.over for c in beside.columns].index("accuracy %")

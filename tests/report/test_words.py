@@ -10,6 +10,8 @@ from spaceform.report.contents import compute
 from spaceform.report.records import collect
 from spaceform.report.words import capital, listed, readable
 
+pytestmark = pytest.mark.slow
+
 BROKEN = b"caf\xe9".decode("utf-8", "surrogateescape")
 """A folder name in Latin-1, as Python reads it on a file system of UTF-8."""
 

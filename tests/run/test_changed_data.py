@@ -26,6 +26,8 @@ from spaceform.study.folder import Job, StudyFolder
 from spaceform.study.place import perform
 from spaceform.study.plan import Conditions, recipes
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"budget.epochs": 1, "budget.episodes": 2}
 
 

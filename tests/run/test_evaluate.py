@@ -16,6 +16,8 @@ from spaceform.run.finished import Run
 from spaceform.run.material import material
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

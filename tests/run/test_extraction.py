@@ -21,6 +21,8 @@ from spaceform.data.shards import Shards
 from spaceform.nets.pretrained import frozen_net
 from spaceform.run import extraction
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:

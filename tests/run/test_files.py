@@ -14,6 +14,8 @@ import torch
 
 from spaceform.run import files
 
+pytestmark = pytest.mark.slow
+
 
 def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)

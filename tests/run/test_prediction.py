@@ -20,6 +20,8 @@ from spaceform.run.predict import predict
 from spaceform.run.recipe import RecipeError, load
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 
 

@@ -17,6 +17,8 @@ from spaceform.run.finished import Run
 from spaceform.run.recipe import QUICK, RecipeError, replace
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 # Killed and gone on
 
 LIVES = """

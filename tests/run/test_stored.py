@@ -12,6 +12,8 @@ from spaceform.run.finished import Run
 from spaceform.run.recipe import RecipeError, make, replace
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 DEEP = b"[" * 100_000
 BROKEN = {
     "nothing": b"",

@@ -22,6 +22,8 @@ from spaceform.run.recipe import QUICK, RecipeError, Schedule, replace
 from spaceform.run.state import Plateau
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 # The protocol
 
 

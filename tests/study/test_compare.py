@@ -20,6 +20,8 @@ from spaceform.run.train import train
 from spaceform.study.plan import Conditions, jobs, read_recipes, recipes
 from spaceform.study.search import to_toml
 
+pytestmark = pytest.mark.slow
+
 ALL = list(HEADS)
 
 

@@ -1,4 +1,4 @@
-"""Heads that only this file knows go through planning, comparing and searching like our own."""
+"""Heads that only this file knows are planned and searched like our own."""
 
 from typing import Any, ClassVar, final
 
@@ -11,10 +11,7 @@ import spaceform
 from spaceform.geometry import Euclidean, Sphere
 from spaceform.heads import HEADS, Choice, DeterministicHead, Head, LogUniform, ReparametrizedHead, Start
 from spaceform.run.recipe import QUICK, RecipeError, flatten, replace
-from spaceform.study.folder import StudyFolder
-from spaceform.study.place import Event, Watcher, perform, unwatched
 from spaceform.study.plan import Conditions, has_temperature, jobs, named_heads, recipes, start_of
-from spaceform.study.search import search_head
 from spaceform.study.space import space
 
 
@@ -61,16 +58,6 @@ class NoisyHead(ReparametrizedHead):
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for head in (CentreHead, NoisyHead):
         monkeypatch.setitem(HEADS, head.name, head)
-
-
-@final
-class ThisProcess:
-    """A place of one's own: other processes do not know the heads of this file."""
-
-    def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
-        for job in study.unfinished():
-            perform(job, study.path(job), lambda _: None, {}, workers=workers or 0)
-            watch(Event(job, "finished"))
 
 
 def test_a_head_starts_as_its_nearest_relative(monkeypatch):
@@ -124,54 +111,6 @@ def test_the_space_is_what_the_head_declares():
     wide = replace(recipe, {"head.beta": 100.0})
     assert space(wide, "tpe")["head.beta"].high == 100.0  # where it starts is always inside
     assert set(space(recipe, "tpe")) <= set(flatten(recipe)) | {"head.beta", "head.power"}
-
-
-def test_both_are_compared_and_reported(tmp_path):
-    study = spaceform.compare(
-        "digits",
-        [CentreHead.name, NoisyHead.name],
-        seeds=1,
-        out=tmp_path / "study",
-        settings={"budget.epochs": 2, "budget.episodes": 4},
-        on=ThisProcess(),
-    )
-    assert list(study.table["state"]) == ["finished", "finished"]
-    assert isinstance(study.runs["noisy-seed0"].model.head, NoisyHead)
-    assert study.report().exists()
-    assert "centre" in study._repr_html_()
-
-
-def test_a_search_gives_a_recipe_of_the_head(tmp_path, monkeypatch):
-    """Trials run in this process, through the pool's own interface."""
-    monkeypatch.setattr("spaceform.study.processes.Processes.pool", lambda *_: PoolHere())
-    recipe = recipes("digits", ["centre"], Conditions(settings={"budget.epochs": 1, "budget.episodes": 2}))
-    best = search_head(recipe["centre"], tmp_path, trials=2)
-    assert best.recipe.head.name == "centre"
-    assert set(best.recipe.head.options) == {"beta", "power"}
-    assert best.trials == 2
-
-
-@final
-class PoolHere:
-    room = True
-
-    def __init__(self) -> None:
-        self.ended: list[Event] = []
-
-    def __enter__(self) -> "PoolHere":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, job, folder, work) -> None:
-        work(job, folder, lambda _: None, {}, workers=0)
-        self.ended.append(Event(job, "finished"))
-
-    def stop(self, job) -> None: ...
-
-    def events(self) -> list[Event]:
-        ended, self.ended = self.ended, []
-        return ended
 
 
 def test_heads_are_named_in_many_ways():

@@ -64,10 +64,10 @@ def test_differences_are_in_standard_errors_of_both_together():
     pairs = {(p.measure.column, p.label): p for p in published.beside(table, "mnist")}
     assert set(pairs) == {("accuracy", "vmf"), ("accuracy", "cosine"), ("auroc_confidence", "vmf")}
     vmf = pairs["accuracy", "vmf"]
-    # mean 0.991, standard deviation (ddof 1) 0.001·√2, over √2; the paper's: 0.9902 ± 0.0004
+    # mean 0.991, standard deviation (ddof 0, as the paper's) 0.001, over √2; the paper's: 0.9902 ± 0.0004
     assert vmf.mean == pytest.approx(0.991)
-    assert vmf.sem == pytest.approx(0.001)
-    assert vmf.errors == pytest.approx(0.0008 / (0.0004**2 + 0.001**2) ** 0.5)
+    assert vmf.sem == pytest.approx(0.001 / 2**0.5)
+    assert vmf.errors == pytest.approx(0.0008 / (0.0004**2 + 0.001**2 / 2) ** 0.5)
     one = pairs["accuracy", "cosine"]
     assert (one.sem, one.seeds) == (None, 1)
     assert one.errors == pytest.approx(0.0, abs=1e-6)

@@ -14,7 +14,7 @@ from spaceform.study.place import Event
 ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test runs on Ray")
 from spaceform.study.ray import ClusterError, Ray  # noqa: E402 (needs ray)
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
 TINY = {"budget.episodes": 20, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 

@@ -15,6 +15,8 @@ from spaceform.study.place import Event, Watcher, accelerator, perform, spare_wo
 from spaceform.study.processes import Processes
 from spaceform.verbs.source import find
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"budget.epochs": 2, "budget.episodes": 3}
 BRIEF = {"optim.epochs": 2}  # of the engine for features
 
@@ -188,3 +190,8 @@ def test_the_paper_is_repeated_by_name(tmp_path, monkeypatch):
     assert "at most 7 epochs instead of 1000" in study.notes["shortened"]
     assert study.beside_paper == []
     assert study.failures == {"no time": ["cosine-seed0"]}
+    study = spaceform.reproduce(
+        "mnist", ["hyperbolic"], profile="authors", seeds=1, out=tmp_path / "a", on=ThisProcess("no time")
+    )
+    assert study.recipes["hyperbolic"].head.options["init"] == "torch"
+    assert study.recipes["hyperbolic"].schedule.patience == 16

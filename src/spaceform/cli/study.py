@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.study.choices import Length, Sampler
+from spaceform.study.choices import Length, Profile, Sampler
 
 if TYPE_CHECKING:
     from spaceform.cli.terminal import Board
@@ -138,6 +138,9 @@ def compare(
 def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets of the paper, or 'all'.")],
     heads: Heads = "paper",
+    profile: Annotated[
+        Profile, typer.Option(help="The text of the paper, or the authors' code where the two differ.")
+    ] = "paper",
     seeds: Annotated[int, typer.Option(help="Replications; the paper has 5.", min=1)] = 5,
     epochs: Annotated[
         int | None, typer.Option(help="At most this many epochs; the paper has 1000.", min=1)
@@ -167,6 +170,7 @@ def reproduce(
         study = spaceform.reproduce(
             name,
             heads,
+            profile=profile,
             seeds=seeds,
             epochs=epochs,
             out=out / name,

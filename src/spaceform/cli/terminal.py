@@ -283,7 +283,10 @@ def print_beside(pairs: Sequence[Pair], note: str) -> None:
             )
         console.print(shown)
         console.print()
-    said = ["Mean ± standard error; differences in standard errors of both together, √(paper² + ours²)."]
+    said = [
+        "Mean ± standard error, ours made as the paper's (standard deviation with ddof 0).",
+        "Differences are in standard errors of both together, √(paper² + ours²).",
+    ]
     if any(p.printed.sem is None for p in pairs):
         said.append("Table 1 prints no errors: that of its rounding stands in.")
     if any(p.sem is None for p in pairs):

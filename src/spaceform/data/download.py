@@ -100,7 +100,7 @@ class Resume:
 
 @contextmanager
 def bar() -> Iterator[Progress]:
-    """A progress bar on standard error, or a line a file where that is not a terminal."""
+    """A progress bar on standard error, or a line for each file where that is not a terminal."""
     from rich import progress as rich
     from rich.console import Console
 

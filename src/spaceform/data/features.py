@@ -97,7 +97,7 @@ def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
         )
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         raise DataError(
-            f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row an item."
+            f"X in {path} has shape {x.shape} and type {x.dtype}; it must be numbers, one row for each item."
         )
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(bad):

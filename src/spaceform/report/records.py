@@ -16,9 +16,10 @@ from spaceform.heads import HEADS
 from spaceform.messages import sentence
 from spaceform.report.looks import display, geometry_of, in_order
 from spaceform.report.words import readable
-from spaceform.run.finished import read_json
+from spaceform.run.files import read_json
 from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
-from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics, read_history, run_status
+from spaceform.run.stored import read_history
+from spaceform.study.folder import Job, Plan, RunStatus, StudyFolder, flat_metrics, read_plan, run_status
 
 
 @final
@@ -91,7 +92,7 @@ class Record:
     def history(self) -> list[dict[str, Any]]:
         """One record for each epoch; none where they cannot be read."""
         try:
-            return read_history(self.folder)
+            return read_history(self.folder, growing=True)
         except (OSError, ValueError):
             return []
 
@@ -230,7 +231,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
         if not path.is_dir():
             raise RecipeError(f"there is no folder {str(path)!r}; give that of a study or of a run")
         if (path / "study.json").exists():
-            plan = read_json(path / "study.json")
+            plan = read_plan(path)
             study = _study(path, plan)
             studies.append(study)
             plans.append(readable(plan))
@@ -245,16 +246,12 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     return Collection(_groups(found), tuple(studies), tuple(plans), tuple(map(readable, notes)))
 
 
-def _study(folder: Path, plan: Any) -> StudyFolder:
+def _study(folder: Path, plan: Plan) -> StudyFolder:
     """As `StudyFolder.open`; runs of a head that is not registered here stay in."""
-    path = folder / "study.json"
-    try:
-        jobs = [
-            Job(name, str(value["label"]), _recipe(value["recipe"], f"{path}, run {name}"))
-            for name, value in plan["runs"].items()
-        ]
-    except (KeyError, TypeError, AttributeError):
-        raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
+    jobs = [
+        Job(name, run["label"], _recipe(run["recipe"], f"{folder / 'study.json'}, run {name}"))
+        for name, run in plan["runs"].items()
+    ]
     return StudyFolder(folder, tuple(jobs))
 
 

@@ -55,6 +55,24 @@ def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
         raise RecipeError(f"{path} cannot be read ({error})") from None
 
 
+def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one on each line.
+
+    Of a file that another process may be writing (`growing`) what is whole is read; it may also not be there.
+    """
+    if growing and not path.exists():
+        return []
+    records = []
+    for line in path.read_bytes().splitlines():
+        try:
+            records.append(parsed(line, dict[str, Any]))
+        except ValueError as error:
+            if growing:
+                break
+            raise RecipeError(f"{path} cannot be read ({error})") from None
+    return records
+
+
 def parsed(text: str | bytes, schema: Any) -> Any:
     """JSON that fits the schema, or a ValueError that says where it does not."""
     try:

@@ -23,7 +23,7 @@ from spaceform.calibrators import Calibrator
 from spaceform.nets.pretrained import FrozenNet, frozen_net
 from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
-from spaceform.run.files import read_json as read_json
+from spaceform.run.files import read_json
 from spaceform.run.frozen import features_of
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One record an epoch: loss, validation score, learning rate, seconds."""
+        """One record for each epoch: loss, validation score, learning rate, seconds."""
         return stored.read_history(self.path)
 
     @cached_property

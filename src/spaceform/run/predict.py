@@ -27,7 +27,7 @@ _ARRAYS = (".npz", ".npy", *data.features.TABLES)
 @final
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One row an item, in the order of `items`."""
+    """One row for each item, in the order of `items`."""
 
     items: tuple[str, ...]
     """Paths of images, or row numbers of an array."""
@@ -150,7 +150,7 @@ def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
             f"X of {path} must hold real numbers, got {x.dtype}; convert it by X.astype(np.float32)"
         )
     if x.ndim < 2 or len(x) == 0:
-        raise ValueError(f"X of {path} must have one row an item and at least one row, got shape {x.shape}")
+        raise ValueError(f"X of {path} must have a row for each item, one at least, got shape {x.shape}")
     x = x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x
     if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
         raise ValueError(

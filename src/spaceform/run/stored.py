@@ -72,14 +72,9 @@ def read_result(folder: Path) -> Result:
     return result
 
 
-def read_history(folder: Path) -> list[dict[str, Any]]:
-    """One record an epoch."""
-    path = folder / HISTORY
-    lines = path.read_bytes().splitlines()
-    try:
-        return [files.parsed(line, dict[str, Any]) for line in lines]
-    except ValueError as error:
-        raise RecipeError(f"{path} cannot be read ({error})") from None
+def read_history(folder: Path, *, growing: bool = False) -> list[dict[str, Any]]:
+    """One record for each epoch; of a run that may be under way (`growing`) those that are whole."""
+    return files.read_lines(folder / HISTORY, growing=growing)
 
 
 def write_run(

@@ -96,7 +96,7 @@ def trials_of(folder: Path) -> pd.DataFrame:
     rows = [
         {"search": path.stem, **record["trial"], **record["recipe"]}
         for path in sorted(folder.glob("*.jsonl"))
-        for record in _lines(path)[1:]
+        for record in files.read_lines(path, growing=True)[1:]
     ]
     return pd.DataFrame(rows)
 
@@ -107,7 +107,7 @@ class Kept:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        records = _lines(path)
+        records = files.read_lines(path, growing=True)
         if records and records[0] != about:
             raise RecipeError(
                 f"{path} holds a search of other data or settings; choose another --out, or remove it"
@@ -119,7 +119,10 @@ class Kept:
     @staticmethod
     def of(folder: Path, head: str) -> list[Trial]:
         """The trials of a head that are kept in a folder."""
-        return [Trial.from_dict(record["trial"]) for record in _lines(folder / f"{head}.jsonl")[1:]]
+        return [
+            Trial.from_dict(record["trial"])
+            for record in files.read_lines(folder / f"{head}.jsonl", growing=True)[1:]
+        ]
 
     def add(self, trial: Trial, recipe: Recipe) -> None:
         """Keep one more."""
@@ -131,16 +134,6 @@ class Kept:
 
 def _about(recipe: Recipe, parts: Material, trials: int) -> dict[str, Any]:
     return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
 
 
 def _said(trials: Sequence[Trial]) -> str:

@@ -4,23 +4,22 @@
 again goes on: finished runs stay, failed ones are tried again. One process at a time works in a folder.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, NotRequired, TypeAlias, final
 
 import filelock
 import pandas as pd
+from typing_extensions import TypedDict
 
 from spaceform import data
 from spaceform.messages import sentence
-from spaceform.run import files
+from spaceform.run import files, stored
 from spaceform.run.environment import environment
-from spaceform.run.finished import read_json
 from spaceform.run.recipe import Recipe, RecipeError, make
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
@@ -68,6 +67,41 @@ class RunStatus:
     error: str = ""
 
 
+class PlannedRun(TypedDict):
+    """A run as `study.json` has it."""
+
+    label: str
+    recipe: dict[str, Any]
+
+
+class Plan(TypedDict):
+    """`study.json`: what the study is to do, and what it was made with."""
+
+    version: NotRequired[int]
+    made_with: NotRequired[dict[str, Any]]
+    notes: NotRequired[dict[str, Any]]
+    runs: dict[str, PlannedRun]
+
+
+class _Ended(TypedDict):
+    """What `result.json` says of how far a run came."""
+
+    epochs: int
+    score: float
+    seconds: float
+
+
+class _Failed(TypedDict):
+    """`error.json` of a run that failed."""
+
+    error: str
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a study's folder."""
+    return files.read_json(folder / "study.json", Plan)
+
+
 @final
 @dataclass(frozen=True)
 class StudyFolder:
@@ -85,7 +119,12 @@ class StudyFolder:
         path = folder / "study.json"
         if not path.exists():
             raise RecipeError(f"{folder} holds no study; `spaceform compare DATA --out {folder}` makes one")
-        return _parse(folder, read_json(path))
+        plan = read_plan(folder)
+        jobs = [
+            Job(name, run["label"], make(run["recipe"], source=f"{path}, run {name}"))
+            for name, run in plan["runs"].items()
+        ]
+        return cls(folder, tuple(jobs), plan.get("notes", {}))
 
     @classmethod
     def plan(
@@ -167,7 +206,7 @@ class StudyFolder:
                 "seconds": status.seconds,
             }
             if status.state == "finished":
-                found = flat_metrics(read_json(self.path(job) / "metrics.json"))
+                found = flat_metrics(files.read_json(self.path(job) / "metrics.json"))
                 row |= {name: value for name, value in found.items() if name not in row}
             rows.append(row)
         return pd.DataFrame(rows)
@@ -187,7 +226,7 @@ class StudyFolder:
             for job in self.jobs
             if job.recipe.data.name in names
             and (path := self.path(job) / "result.json").exists()
-            and (fingerprint := read_json(path)["data"])
+            and (fingerprint := files.read_json(path, stored.Result)["data"])
         ]
         contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
         for job, fingerprint in kept:
@@ -197,7 +236,7 @@ class StudyFolder:
                     "on: bring it back, or choose another --out"
                 )
 
-    def _as_json(self) -> dict[str, Any]:
+    def _as_json(self) -> Plan:
         return {
             "version": 1,
             "made_with": environment(),
@@ -212,11 +251,11 @@ class StudyFolder:
 def run_status(job: Job, folder: Path) -> RunStatus:
     """How far the run in a folder is."""
     if (folder / "metrics.json").exists():
-        result = read_json(folder / "result.json")
+        result = files.read_json(folder / "result.json", _Ended)
         return RunStatus(job, "finished", result["epochs"], result["score"], result["seconds"])
     if (folder / "error.json").exists():
-        return RunStatus(job, "failed", error=str(read_json(folder / "error.json")["error"]))
-    history = read_history(folder)
+        return RunStatus(job, "failed", error=files.read_json(folder / "error.json", _Failed)["error"])
+    history = stored.read_history(folder, growing=True)
     if not history:
         return RunStatus(job, "running" if (folder / "recipe.json").exists() else "waiting")
     seconds = sum(float(record["seconds"]) for record in history)
@@ -228,18 +267,6 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     calibrated = metrics.get("calibrated", {})
     chosen = calibrated.get(metrics.get("calibrator"))
     return _flat({**metrics, "calibrated": {**calibrated, **({"chosen": chosen} if chosen else {})}})
-
-
-def read_history(folder: Path) -> list[dict[str, Any]]:
-    """One record for each epoch; a last line that another process is still writing is left out."""
-    path = folder / "history.jsonl"
-    records = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
 
 
 @contextmanager
@@ -275,18 +302,6 @@ def at_work(folder: str | Path) -> bool:
         return True
     lock.release()
     return False
-
-
-def _parse(folder: Path, plan: Any) -> StudyFolder:
-    path = folder / "study.json"
-    try:
-        jobs = tuple(
-            Job(name, str(value["label"]), make(value["recipe"], source=f"{path}, run {name}"))
-            for name, value in plan["runs"].items()
-        )
-        return StudyFolder(folder, jobs, plan["notes"])
-    except (KeyError, TypeError, AttributeError):
-        raise RecipeError(f"{path} is not a plan of spaceform; choose another folder") from None
 
 
 def _first_difference(one: Recipe, other: Recipe) -> str:

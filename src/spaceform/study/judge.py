@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from spaceform.heads import HEADS, StochasticHead
-from spaceform.run.finished import read_json
+from spaceform.run.files import read_json
 from spaceform.study.folder import StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
 from spaceform.study.verdict.decide import Relation, Verdict, decide

@@ -18,8 +18,9 @@ from torch import Tensor
 from spaceform import data
 from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
+from spaceform.nets import NETS, TimmOptions
 from spaceform.run.fit import with_candidate
-from spaceform.run.recipe import PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
+from spaceform.run.recipe import AUTHORS, PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
 from spaceform.study.choices import Length
 from spaceform.study.folder import Job
 from spaceform.study.published import PAPER_HEADS
@@ -28,6 +29,7 @@ Kind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
 """What a comparison on own data gives every head alike, by kind of input."""
 THUMBNAIL = 64
+_PROFILES = {"paper": PAPER, "authors": AUTHORS}
 _BATCH = 128
 _WIDE = 256
 """With more features than this, half of them are left out at random in training: a projection of so many
@@ -114,7 +116,8 @@ def recipes(
         changes["data.label_noise"] = conditions.label_noise
     if conditions.net is not None:
         changes["net.name"] = conditions.net
-        changes |= {} if conditions.net in ("small", "residual", "projection") else {"data.thumbnail": None}
+        if NETS.get(conditions.net, TimmOptions) is TimmOptions:  # made for photos of their full size
+            changes["data.thumbnail"] = None
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
     if any(key.startswith("net.") for key in changes):
@@ -194,7 +197,7 @@ def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bo
     task = conditions.task or dataset.task
     shipped = any(key.startswith(f"{name}/") for key in QUICK)
     own = dataset.kind == "features" and task == "classification" and not shipped
-    return own and conditions.net in (None, "features") and conditions.budget != "paper"
+    return own and conditions.net in (None, "features") and conditions.budget not in _PROFILES
 
 
 def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
@@ -209,11 +212,12 @@ def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
 
 def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length, head: str) -> Recipe:
     row = f"{name}/{head}"
-    if budget == "paper":
-        if row not in PAPER:
-            sets = sorted({key.partition("/")[0] for key in PAPER})
-            raise RecipeError(f"the paper has no recipe for {row!r}; --budget paper is for {', '.join(sets)}")
-        return PAPER[row]
+    if budget in _PROFILES:
+        profile = _PROFILES[budget]
+        if row not in profile:
+            sets = ", ".join(sorted({key.partition("/")[0] for key in profile}))
+            raise RecipeError(f"the paper has no recipe for {row!r}; --budget {budget} is for {sets}")
+        return profile[row]
     shipped = [key for key in QUICK if key.startswith(f"{name}/")]
     if shipped and task == "classification":
         recipe = QUICK[row] if row in QUICK else _with_head(QUICK[shipped[0]], head)

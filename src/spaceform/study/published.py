@@ -12,6 +12,8 @@ from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, standard
 
 SEEDS = 5
 """Replications behind every figure of the paper."""
+DDOF = 0
+"""Of the standard deviations behind the paper's error bars; ours beside them are made alike."""
 EPOCHS = 1000
 """The most that a run may take."""
 
@@ -103,7 +105,7 @@ def beside(table: pd.DataFrame, data: str) -> list[Pair]:
         ours = table.loc[table["label"] == printed.head, printed.column].dropna().to_numpy(dtype=float)
         if len(ours):
             measure = next(m for m in MEASURES if m.column == printed.column)
-            mean, sem = float(ours.mean()), standard_error(ours)
+            mean, sem = float(ours.mean()), standard_error(ours, DDOF)
             pairs.append(Pair(printed, measure, printed.head, mean, sem, len(ours)))
     return pairs
 

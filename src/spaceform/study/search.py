@@ -15,9 +15,9 @@ from optuna.trial import Trial, TrialState
 
 from spaceform import data
 from spaceform.messages import counted
-from spaceform.run import files
+from spaceform.run import files, stored
 from spaceform.run.failures import Diverged
-from spaceform.run.finished import read_json
+from spaceform.run.files import read_json
 from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
@@ -248,7 +248,7 @@ def _take(
         study.tell(one.trial, state=TrialState.PRUNED)
         said = "cut short"
     elif event.kind == "finished":
-        score = float(read_json(one.folder / "result.json")["score"])
+        score = read_json(one.folder / "result.json", stored.Result)["score"]
         study.tell(one.trial, score)
         said = f"validation score {score:.4f}"
     elif event.failure is not None and event.failure.kind == Diverged.__name__:

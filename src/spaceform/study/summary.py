@@ -124,9 +124,11 @@ def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
     ]
 
 
-def standard_error(values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
-    """Of the mean, by the standard deviation with ddof 1; None for a single value."""
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+def standard_error(
+    values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]], ddof: int = 1
+) -> float | None:
+    """Of the mean, by the standard deviation; None for a single value."""
+    return float(np.std(values, ddof=ddof)) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def welch(

@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeAlias
 
 from spaceform.data import load
 from spaceform.data.dataset import Task
+from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import Recipe, RecipeError, unknown
 from spaceform.study import plan, published
-from spaceform.study.choices import Length, Sampler
+from spaceform.study.choices import Length, Profile, Sampler
 from spaceform.study.feature_search import search_features
 from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
 from spaceform.study.place import Event, Place, Watcher, unwatched
@@ -124,6 +125,7 @@ def reproduce(
     name: str,
     heads: str | Iterable[str] = "paper",
     *,
+    profile: Profile = "paper",
     seeds: int = published.SEEDS,
     epochs: int | None = None,
     out: str | Path | None = None,
@@ -135,18 +137,20 @@ def reproduce(
 ) -> Study:
     """Run the paper's recipes on one of its data sets; `study.beside_paper` has its cells and ours.
 
-    `epochs` is the most that a run may take. The other options are those of `compare`.
+    `profile="authors"` follows the authors' code where it differs from the text of the paper. `epochs` is the
+    most that a run may take. The other options are those of `compare`.
     """
     paper_data([name])
     source, folder = find(name, out or Path("spaceform-reproduce") / name)
     changes = {**(settings or {}), **({} if epochs is None else {"budget.epochs": epochs})}
-    conditions = plan.Conditions("paper", settings=changes)
+    conditions = plan.Conditions(profile, settings=changes)
     found = plan.recipes(name, plan.named_heads(heads), conditions, dataset=source.dataset)
     planned = plan.jobs(found, plan.seeds_from(seeds))
     limit = min(job.recipe.budget.epochs for job in planned)
     notes = {
         "kind": "reproduce",
         "data": name,
+        "profile": profile,
         "shortened": published.shortened(seeds, limit),
         "data_note": source.dataset.note,
         "settings": dict(settings or {}),
@@ -227,7 +231,7 @@ def carry_out(
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
-    return all(recipe.net.name == "features" for recipe in found.values())
+    return all(map(is_for_features, found.values()))
 
 
 def _searched(trials: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from spaceform.nets import NETS, TimmOptions
 from spaceform.nets.pretrained import DEFAULT, NoWeights
 from spaceform.run.extraction import Listener, Pace, PhotoSource
 from spaceform.run.frozen import kept_features, require_net
@@ -13,8 +14,6 @@ from spaceform.run.recipe import RecipeError, load
 from spaceform.study.choices import Length
 from spaceform.verbs.source import StudyData
 
-_FROM_SCRATCH = ("small", "residual", "projection")
-"""Nets that are trained on shrunk photos."""
 _EVERY = 10.0
 """Seconds between two sentences about an extraction."""
 
@@ -57,13 +56,14 @@ def see(
             option = "--weights" if weights is not None else "--finetune"
             raise RecipeError(f"{option} is for photos, and {source.dataset.name} is {source.dataset.kind}")
         return Seen(source, eyes.net, given)
-    if eyes.net in _FROM_SCRATCH and weights is not None:
+    scratch = eyes.net is not None and NETS.get(eyes.net, TimmOptions) is not TimmOptions
+    if scratch and weights is not None:
         raise RecipeError(f"--weights are those of a pretrained net, and --net {eyes.net} has none")
-    if eyes.finetune and eyes.net not in _FROM_SCRATCH:
+    if eyes.finetune and not scratch:
         start = {"net.weights": weights} if weights is not None else {"net.pretrained": True}
         return Seen(source, eyes.net or DEFAULT, start | given)
     chosen = {"net.name", "data.thumbnail", "data.features"} & given.keys()
-    if eyes.net in _FROM_SCRATCH or budget == "paper" or chosen or not _take_features(recipes):
+    if scratch or budget == "paper" or chosen or not _take_features(recipes):
         return Seen(source, eyes.net, given)
     name = eyes.net or DEFAULT
     photos = PhotoSource(source.dataset, name, weights)

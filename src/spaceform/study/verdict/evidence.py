@@ -71,7 +71,7 @@ class Outputs:
 @final
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One label's runs in one goal: a row a seed."""
+    """One label's runs in one goal: a row for each seed."""
 
     seeds: tuple[int, ...]
     values: Float[NDArray[np.float64], "seeds items"]
