@@ -23,6 +23,14 @@ def _shape_checks(request: pytest.FixtureRequest):
     config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    """Features that a test extracts are kept apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPACEFORM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> str:
     """The folder of real data sets; tests that need it are skipped, saying so, where it is not set."""

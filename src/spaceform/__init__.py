@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spaceform.study.processes import Processes
     from spaceform.study.ray import Ray
     from spaceform.verbs.compare import compare, reproduce, search
+    from spaceform.verbs.features import extract_features
     from spaceform.verbs.outcome import Study
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "compare",
     "distributions",
     "ensure_torchvision",
+    "extract_features",
     "geometry",
     "metrics",
     "reproduce",
@@ -79,6 +81,7 @@ _HOMES = {
     ),
     "run": ("Run",),
     "verbs.compare": ("compare", "reproduce", "search"),
+    "verbs.features": ("extract_features",),
     "verbs.outcome": ("Study",),
     "study.processes": ("Processes",),
     "study.ray": ("Ray",),

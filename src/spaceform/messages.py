@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
 _EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
+_EXTRAS |= {"sentence_transformers": "text"}
 _LAB = {
     *("PIL", "filelock", "jinja2", "lightning_fabric", "matplotlib", "optuna", "pandas", "pooch"),
     *("pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn", "timm", "tomli_w"),

@@ -109,3 +109,33 @@ def test_cub_features_split_as_the_paper_does(real_data):
     s = split(d)
     assert [len(d.labels[p].unique()) for p in (s.train, s.val, s.test)] == [85, 15, 100]
     assert int(d.labels[s.test].min()) == 100
+
+
+def test_features_of_real_photos_by_real_weights(real_data, tmp_path):
+    """EfficientNet-Lite0 on the photos of CUB-200, against torchvision's transforms one photo at a time."""
+    from PIL import Image
+    from torchvision import transforms
+
+    import spaceform
+    from spaceform.nets.pretrained import carried_file, frozen_net
+
+    here(real_data, "CUB_200_2011_mini")
+    if carried_file("tf_efficientnet_lite0") is None:
+        pytest.skip("pip install 'spaceform[photos]'")
+    birds = load("cub200", download=False)
+    found = spaceform.extract_features(birds, tmp_path / "f.npz").load()
+    assert found.inputs.shape == (len(birds), 1280)
+    net = frozen_net()
+    look = transforms.Compose(
+        [
+            transforms.Resize(256, transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(224),
+            transforms.ToTensor(),
+            transforms.Normalize((0.5,) * 3, (0.5,) * 3),
+        ]
+    )
+    some = list(range(0, len(birds), 12))
+    with torch.no_grad():
+        x = [look(Image.open(birds.inputs[i]).convert("RGB")) for i in some]
+        wanted = torch.cat([net(one[None]) for one in x])
+    assert (found.inputs[some] - wanted).abs().max() < 1e-4

@@ -137,7 +137,7 @@ def test_local_weights(tmp_path):
     ):
         nets.build("test_resnet", 8, (3, 32, 32), weights=str(file))
     torch.save(extra, file)
-    with pytest.raises(ValueError, match=r"is not a safetensors file .* pickled weights are not read"):
+    with pytest.raises(ValueError, match=r"is not a file of weights .*; give a .safetensors file, or a .pth"):
         nets.build("test_resnet", 8, (3, 32, 32), weights=str(file))
     with pytest.raises(ValueError, match="there is no file 'nowhere'"):
         nets.build("test_resnet", 8, (3, 32, 32), weights="nowhere")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from spaceform._version import __version__
-from spaceform.cli import data, interrupts, run, study, verbosity
+from spaceform.cli import data, features, interrupts, run, study, verbosity
 from spaceform.messages import exit_code, sentence
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 study.register(app)
 run.register(app)
+features.register(app)
 app.add_typer(data.app, name="data")
 
 

@@ -1,10 +1,10 @@
-"""The commands of data sets: list, get, check. Arguments in, calls out."""
+"""The commands of data sets: list, get, check, cache. Arguments in, calls out."""
 
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
+app = typer.Typer(help="The data sets that are known by name, and cached features.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -47,3 +47,31 @@ def data_check(
         typer.echo(f"{'ok   ' if found.ok else 'WRONG'} {found.what}: {found.detail}")
     if not all(found.ok for found in checks):
         raise typer.Exit(1)
+
+
+@app.command("cache")
+def data_cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove what is listed.")] = False,
+    entry: Annotated[
+        str | None, typer.Argument(metavar="ENTRY", help="One entry alone, by the start of its name.")
+    ] = None,
+) -> None:
+    """List the features that were extracted before, or remove them.
+
+    Example: spaceform data cache --clear
+    """
+    from spaceform.data import cache
+    from spaceform.messages import counted
+
+    if clear:
+        count, size = cache.clear(entry)
+        typer.echo(f"removed {counted(count, 'entry', 'entries')}, {size / 2**20:.1f} MiB: {cache.folder()}")
+        return
+    found = [one for one in cache.entries() if entry is None or one.about.plan.startswith(entry)]
+    for one in found:
+        about = one.about
+        rows = f"{about.rows:,} rows" if about.rows is not None else "unfinished"
+        typer.echo(
+            f"{about.plan[:12]}  {about.name:20} {about.net:24} {rows:>12} {one.size / 2**20:8.1f} MiB"
+        )
+    typer.echo(f"{counted(len(found), 'entry', 'entries')} in {cache.folder()}")

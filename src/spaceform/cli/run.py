@@ -170,14 +170,16 @@ def export(
     Example: spaceform export runs/vmf-1 model.onnx
     """
     from spaceform.run.export import export as write
+    from spaceform.run.export import input_shape
     from spaceform.run.finished import Run
 
     loaded = Run.load(run)
     write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
     if calibrator == "auto":
         calibrator = loaded.best_calibrator or "none"
-    shape = ", ".join(map(str, ("batch", *loaded.input_shape)))
-    scale = " of 0 to 1" if len(loaded.input_shape) == 3 else ""
+    one = input_shape(loaded)
+    shape = ", ".join(map(str, ("batch", *one)))
+    scale = " of 0 to 1" if len(one) == 3 else ""
     typer.echo(
         f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding; calibrator: {calibrator}"
     )

@@ -51,6 +51,13 @@ Noise = Annotated[
 NetName = Annotated[
     str | None, typer.Option("--net", help="small, residual, projection, resnet50, or any model of timm.")
 ]
+Weights = Annotated[
+    Path | None, typer.Option(help="Weights of a pretrained --net: a .safetensors file, or .pth of tensors.")
+]
+Finetune = Annotated[
+    bool,
+    typer.Option("--finetune", help="Train the pretrained net too; else photos are seen by its features."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,6 +82,8 @@ def compare(
         str, typer.Option(help="Variants of heads with a temperature, such as learned,16,32,64.")
     ] = "",
     net: NetName = None,
+    weights: Weights = None,
+    finetune: Finetune = False,
     recipes: Annotated[
         list[Path] | None,
         typer.Option(help="Recipe files, or folders of them, one for each head; --set changes them all."),
@@ -108,6 +117,8 @@ def compare(
         budget=budget,
         task=task,
         net=net,
+        weights=weights,
+        finetune=finetune,
         imbalance=imbalance,
         label_noise=label_noise,
         temperatures=[part.strip() for part in temperature.split(",") if part.strip()],
@@ -193,6 +204,8 @@ def search(
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     net: NetName = None,
+    weights: Weights = None,
+    finetune: Finetune = False,
     settings: Settings = None,
     processes: Count = None,
     workers: Workers = None,
@@ -213,6 +226,8 @@ def search(
         budget=budget,
         task=task,
         net=net,
+        weights=weights,
+        finetune=finetune,
         imbalance=imbalance,
         label_noise=label_noise,
         settings=_changes(settings),

@@ -23,6 +23,7 @@ from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
+from spaceform.data.shards import ABOUT, load_shards
 from spaceform.data.splits import split
 from spaceform.messages import counted
 
@@ -55,7 +56,10 @@ class Check:
 
 
 def load(what: str | Path, *, task: Task | None = None, download: bool = True) -> Dataset:
-    """A data set by name, or own data by path: a folder of images, an ``.npz``, ``.parquet`` or ``.csv``."""
+    """A data set by name, or own data by path.
+
+    A path is a folder of images, an ``.npz``, ``.parquet`` or ``.csv`` of features, or a folder of shards.
+    """
     name = str(what)
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
@@ -175,6 +179,8 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
 def _load_path(path: Path) -> Dataset:
     if path.suffix.lower() in {".npz", *TABLES}:
         return load_features(path)
+    if (path / ABOUT).is_file():
+        return load_shards(path)
     if path.is_dir():
         return load_folder(path)
     if path.exists():

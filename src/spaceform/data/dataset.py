@@ -59,6 +59,8 @@ class Dataset:
     official: Split | None = None
     groups: Int64[Tensor, "items"] | None = None
     """Items of one group (one patient, one video) never stand on two sides of a split."""
+    views: Int64[Tensor, "items"] | None = None
+    """0 for an item itself, 1, 2, … for augmented views of it, which train and are never tested on."""
     source: tuple[Path, ...] = ()
     """The files and folders that were read."""
     note: str = field(default="")
@@ -66,7 +68,9 @@ class Dataset:
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
     shrunk_from: str = ""
-    """`digest_of_photos` of the photos that ``inputs`` were made of, if they were."""
+    """`digest_of_photos` of the photos that ``inputs``, pixels or features, were made of, if they were."""
+    made_by: str = ""
+    """A digest of the weights of the net that made features of photos, if one did."""
 
     def __post_init__(self) -> None:
         where = f"{self.name} ({self.source[0]})" if self.source else self.name

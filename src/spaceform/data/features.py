@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TABLES = frozenset({".parquet", ".csv"})
 _RESERVED = ("X", "y", "split", "groups", "classes")
+_VIEW = "view"
+"""Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
+_ARRAYS = (*_RESERVED, _VIEW)
 _LARGEST = 1e18
 """The largest feature: float32 holds its square, which every net needs."""
 _INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
@@ -40,7 +43,7 @@ def load_features(path: Path) -> Dataset:
     names: list[str] = []
     left_out: list[str] = []
     if path.suffix.lower() in TABLES:
-        table = _read_table(path)
+        table = read_table(path)
         columns = _labels(table, path)
         if "X" not in table.column_names:
             names, left_out = _features(table)
@@ -61,6 +64,7 @@ def load_features(path: Path) -> Dataset:
         inputs=torch.from_numpy(x),
         official=_official(columns.get("split"), len(x), path),
         groups=_groups(columns.get("groups"), len(x), path),
+        views=_views(columns.get(_VIEW), len(x), path),
         columns=tuple(names),
         source=(path,),
         note=f"columns left out, as text or index: {', '.join(map(repr, left_out))}" if left_out else "",
@@ -72,7 +76,7 @@ def read_inputs(path: Path, names: Sequence[str] = ()) -> NDArray[np.float32]:
 
     With ``names``, and a column for each feature, it has the columns of these names, in this order.
     """
-    table = _read_table(path)
+    table = read_table(path)
     features, _ = _features(table)
     missing = [name for name in names if name not in features]
     if missing and "X" not in table.column_names:
@@ -124,7 +128,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             if zipfile.is_zipfile(file):
                 with zipfile.ZipFile(file) as members:
                     require_room(
-                        sum(m.file_size for m in members.infolist() if Path(m.filename).stem in _RESERVED),
+                        sum(m.file_size for m in members.infolist() if Path(m.filename).stem in _ARRAYS),
                         path,
                     )
             file.seek(0)
@@ -133,7 +137,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 raise DataError(
                     f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
                 )
-            return {name: _member(archive, name, path) for name in archive.files if name in _RESERVED}
+            return {name: _member(archive, name, path) for name in archive.files if name in _ARRAYS}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, MemoryError) as error:
         raise DataError(f"{path} is cut short or damaged ({error}); write it again by np.savez.") from error
     except DataError:
@@ -155,7 +159,8 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _read_table(path: Path) -> "Table":
+def read_table(path: Path) -> "Table":
+    """A CSV or Parquet file; a sentence where it cannot be read."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -196,7 +201,7 @@ def _labels(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
             "to 'y'."
         )
     columns = {}
-    for name in ("y", "split", "groups"):
+    for name in ("y", "split", "groups", *([_VIEW] if "X" in table.column_names else [])):
         if name in table.column_names:
             if empty := table[name].null_count:
                 raise DataError(
@@ -349,3 +354,11 @@ def _groups(groups: NDArray[Any] | None, n: int, path: Path) -> Int64[Tensor, "i
             f"groups in {path} has shape {groups.shape}; give one group for each of the {n:,} rows."
         )
     return torch.from_numpy(np.unique(groups, return_inverse=True)[1].astype(np.int64))
+
+
+def _views(views: NDArray[Any] | None, n: int, path: Path) -> Int64[Tensor, "items"] | None:
+    if views is None:
+        return None
+    if views.shape != (n,) or views.dtype.kind not in "iu":
+        raise DataError(f"view in {path} must be one whole number for each of the {n:,} rows; remove it.")
+    return torch.from_numpy(views.astype(np.int64))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ class Photos:
     centre.
 
     ``resize`` is (height, width), or one number for the shorter edge. The jitter ranges are factors; hue is a
-    shift. ``None`` leaves a property as it is.
+    shift. ``None`` leaves a property as it is. A large JPEG is decoded at a part of its size, with edges of
+    ``draft`` times ``resize`` or more.
     """
 
     resize: int | tuple[int, int] = 256
@@ -48,21 +49,62 @@ class Photos:
     crop_aspect: Range = (0.75, 1.33)
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    resampling: Literal["bilinear", "bicubic"] = "bilinear"
+    draft: int = 1
 
     def train(self, path: Path, seed: int) -> Float[Tensor, "3 size size"]:
         """The photo, augmented at random: the same for the same seed, in any process."""
-        image = decode(path, self._least)
+        image = decode(path, self.least)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._train(image)
 
     def evaluate(self, path: Path) -> Float[Tensor, "3 size size"]:
         """The photo as validation and test see it."""
-        return self._evaluate(decode(path, self._least))
+        return self.scaled(self.pixels(path))
+
+    def pixels(self, path: "Path | Image") -> UInt8[Tensor, "3 size size"]:
+        """The photo resized and cropped, before the z-score; safe to call in many threads."""
+        photo = decode(path, self.least) if isinstance(path, Path) else path
+        photo = photo.resize(self._edges(photo.width, photo.height), self._filter)
+        left, top = (round((edge - self.size) / 2) for edge in photo.size)
+        return _tensor(photo.crop((left, top, left + self.size, top + self.size)))
+
+    def view(self, path: "Path | Image", seed: int) -> UInt8[Tensor, "3 size size"]:
+        """A random crop, flipped or not, before the z-score; as a function of the seed, in any thread."""
+        photo = decode(path, self.least) if isinstance(path, Path) else path
+        rng = np.random.default_rng(seed)
+        area = photo.width * photo.height * rng.uniform(*self.crop_area)
+        aspect = np.exp(rng.uniform(*np.log(self.crop_aspect)))
+        width = min(float(photo.width), np.sqrt(area * aspect))
+        height = min(float(photo.height), np.sqrt(area / aspect))
+        left, top = rng.uniform(0, photo.width - width), rng.uniform(0, photo.height - height)
+        box = (left, top, left + width, top + height)
+        pixels = _tensor(photo.resize((self.size, self.size), self._filter, box))
+        return pixels.flip(2) if rng.random() < 0.5 else pixels
+
+    def scaled(self, pixels: UInt8[Tensor, "*batch 3 size size"]) -> Float[Tensor, "*batch 3 size size"]:
+        """Pixels of 0 to 255 as the net takes them: scaled to 0 to 1, then z-scored."""
+        mean, std = (torch.tensor(v, device=pixels.device).view(3, 1, 1) for v in (self.mean, self.std))
+        return pixels.float().div_(255).sub_(mean).div_(std)
 
     @property
-    def _least(self) -> int:
-        return self.resize if isinstance(self.resize, int) else max(self.resize)
+    def least(self) -> int:
+        """Pixels of an edge below which a JPEG is not shrunk by its decoder."""
+        return self.draft * (self.resize if isinstance(self.resize, int) else max(self.resize))
+
+    @property
+    def _filter(self) -> Any:
+        from PIL import Image
+
+        return Image.Resampling[self.resampling.upper()]
+
+    def _edges(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height after the resize."""
+        if not isinstance(self.resize, int):
+            return self.resize[1], self.resize[0]
+        short, edge = min(width, height), self.resize
+        return (edge, int(edge * height / width)) if width == short else (int(edge * width / height), edge)
 
     @cached_property
     def _train(self) -> Any:
@@ -74,19 +116,18 @@ class Photos:
         }
         return v2.Compose(
             [
-                v2.Resize(self.resize, antialias=True),
+                v2.Resize(self.resize, _interpolation(self.resampling), antialias=True),
                 *([v2.ColorJitter(**jitter)] if jitter else []),
-                v2.RandomResizedCrop(self.size, scale=self.crop_area, ratio=self.crop_aspect, antialias=True),
+                v2.RandomResizedCrop(
+                    self.size,
+                    scale=self.crop_area,
+                    ratio=self.crop_aspect,
+                    interpolation=_interpolation(self.resampling),
+                    antialias=True,
+                ),
                 v2.RandomHorizontalFlip(),
                 *self._to_tensor(v2),
             ]
-        )
-
-    @cached_property
-    def _evaluate(self) -> Any:
-        v2 = _transforms()
-        return v2.Compose(
-            [v2.Resize(self.resize, antialias=True), v2.CenterCrop(self.size), *self._to_tensor(v2)]
         )
 
     def _to_tensor(self, v2: Any) -> list[Any]:
@@ -228,6 +269,17 @@ def present(paths: Sequence[Path]) -> list[bool]:
     for folder in {path.parent for path in paths}:
         listed[folder] = set(os.listdir(folder)) if folder.is_dir() else set()
     return [path.name in listed[path.parent] for path in paths]
+
+
+def _tensor(photo: "Image") -> UInt8[Tensor, "3 height width"]:
+    return torch.from_numpy(np.array(photo)).permute(2, 0, 1)
+
+
+def _interpolation(resampling: str) -> Any:
+    ensure_torchvision()
+    from torchvision.transforms import InterpolationMode
+
+    return InterpolationMode(resampling)
 
 
 def _transforms() -> Any:

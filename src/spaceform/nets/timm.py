@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from spaceform._torchvision import ensure_torchvision
 from spaceform.nets.options import NetOptions, own_names, require_images
+from spaceform.nets.pretrained import ALIASES, pretrained
 from spaceform.nets.start import xavier
-
-_MODELS = {"resnet50": "resnet50.tv_in1k"}
-"""Of timm's many ResNet50 weights, the ones of 2015 that the paper started from."""
+from spaceform.nets.weights import put_weights, read_weights
 
 
 @final
@@ -24,7 +23,7 @@ class TimmOptions(NetOptions):
     """"cifar" is a first convolution of 3x3 with stride 1, for images of 32x32; only ResNets."""
     pretrained: bool = False
     weights: str | None = None
-    """A local safetensors file of pretrained weights; None fetches them where `pretrained`."""
+    """A local file of pretrained weights, safetensors or `.pth`; None finds them where `pretrained`."""
     freeze_batch_norm: Literal["none", "statistics", "all"] = "none"
     """What of batch norm stays as it is in training: the running statistics, or scale and shift as well."""
     init: Literal["xavier", "torch"] = "xavier"
@@ -35,7 +34,8 @@ class TimmOptions(NetOptions):
         if self.stem == "cifar":
             _set_cifar_stem(features, self.name)
         if self.weights is not None:
-            _load_weights(features, Path(self.weights), self.name)
+            path = Path(self.weights)
+            put_weights(features, read_weights(path), path, self.name)
         frozen = self.freeze_batch_norm
         return TimmNet(features, features.num_features, self.dim, freeze_batch_norm=frozen, init=self.init)
 
@@ -89,24 +89,17 @@ def _features(options: TimmOptions, input_shape: Sequence[int]) -> Any:
     ensure_torchvision()
     import timm
 
-    name = _MODELS.get(options.name, options.name)
+    name = ALIASES.get(options.name, options.name)
     if not timm.is_model(name):
         raise ValueError(_unknown_net(name, timm.list_models()))
     require_images(options.name, input_shape)
-    fetch = options.pretrained and options.weights is None
-    try:
-        return timm.create_model(name, pretrained=fetch, num_classes=0, in_chans=input_shape[0])
-    except Exception as error:
-        if not fetch:
-            raise
-        raise OSError(
-            f"the pretrained weights of {name!r} could not be fetched ({type(error).__name__}: {error}); "
-            "set net.weights to a local safetensors file"
-        ) from error
+    if options.pretrained and options.weights is None:
+        return pretrained(name, input_shape[0])[0]
+    return timm.create_model(name, num_classes=0, in_chans=input_shape[0])
 
 
 def _unknown_net(name: str, models: list[str]) -> str:
-    ours = [*own_names(), *_MODELS]
+    ours = [*own_names(), *ALIASES]
     near = difflib.get_close_matches(name, [*ours, *models], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown net {name!r}; {hint}choose from {', '.join(ours)}, or any model of timm"
@@ -118,35 +111,3 @@ def _set_cifar_stem(features: Any, name: str) -> None:
         raise ValueError(f"net.stem='cifar' is for the ResNets of timm; {name!r} has no such stem")
     features.conv1 = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(features.conv1.weight, mode="fan_out", nonlinearity="relu")
-
-
-def _load_weights(features: nn.Module, path: Path, name: str) -> None:
-    """Weights from a safetensors file; those of a classifier that was cut off are left out."""
-    import safetensors
-    import safetensors.torch
-
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"net.weights: there is no file {str(path)!r}") from None
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(
-            f"net.weights: {path} is not a safetensors file ({error}); pickled weights are not read: "
-            "convert them by safetensors.torch.save_file"
-        ) from None
-    missing = [
-        key for key in features.state_dict() if key not in tensors and not key.endswith("num_batches_tracked")
-    ]
-    if missing:
-        raise ValueError(
-            f"net.weights: {path} does not fit {name!r}: it lacks {missing[0]!r}"
-            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        )
-    try:
-        features.load_state_dict(
-            {k: v for k, v in tensors.items() if k in features.state_dict()}, strict=False
-        )
-    except RuntimeError as error:
-        raise ValueError(
-            f"net.weights: {path} does not fit {name!r}: {str(error).splitlines()[-1].strip()}"
-        ) from None

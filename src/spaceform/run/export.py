@@ -18,8 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from spaceform.data import Photos
 from spaceform.heads.base import StochasticHead
 from spaceform.run import files
+from spaceform.run.extraction import photos_of
 from spaceform.run.finished import Run
 from spaceform.run.predictor import Predictor
 
@@ -52,7 +54,8 @@ def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None
     those of `evaluate`.
     """
     chosen = run.predictor(calibrator).calibrator
-    scale = None if run.how is None or not run.how.mean else _ZScore(run.how.mean, run.how.std)
+    before = run.how if run.frozen is None else run.frozen.sight
+    scale = None if before is None or not before.mean else _ZScore(before.mean, before.std)
     model = deepcopy(run.model).cpu().float()
     if draws is not None and isinstance(model.head, StochasticHead):
         model.head.draws = draws
@@ -61,7 +64,37 @@ def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None
             # A table may be a view of a larger one; a saved program wants tensors whole.
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     narrow = None if chosen is None else deepcopy(chosen).cpu().float()
-    return Graph(model.net, Predictor(model.head, narrow), scale).eval()
+    net = model.net if run.frozen is None else nn.Sequential(deepcopy(run.frozen.body).cpu(), model.net)
+    return Graph(net, Predictor(model.head, narrow), scale).eval()
+
+
+def input_shape(run: Run) -> tuple[int, ...]:
+    """The shape of one input of the graph: of a photo, where features of photos were trained on."""
+    return run.input_shape if run.frozen is None else (3, run.frozen.sight.size, run.frozen.sight.size)
+
+
+def showing(run: Run) -> dict[str, Any] | None:
+    """How a photo becomes an input of the graph, in words of Pillow; None for what is no photo.
+
+    A JPEG may be decoded at a part of its size, never below `draft` pixels an edge. Then its shorter edge, or
+    height and width, become `resize` pixels, by the filter `resampling`, and `size` pixels an edge are cut
+    from the centre. With `square`, the middle square is cut out before the resize instead.
+    """
+    edge = run.recipe.data.thumbnail
+    if edge is not None:
+        return {
+            "draft": 2 * edge,
+            "square": True,
+            "resize": [edge, edge],
+            "resampling": "bilinear",
+            "size": edge,
+        }
+    how = photos_of(run.frozen.sight) if run.frozen is not None else run.how
+    if not isinstance(how, Photos):
+        return None
+    resize = how.resize if isinstance(how.resize, int) else list(how.resize)
+    names = {"draft": how.least, "square": False, "resize": resize}
+    return {**names, "resampling": how.resampling, "size": how.size}
 
 
 def export(
@@ -69,17 +102,21 @@ def export(
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 
-    Images go in as float32 of 0 to 1, channels first; the z-score is in the graph. The names of the classes
-    go along: as metadata `classes` (JSON) of the ONNX model, as the extra file `classes.json` of the program.
-    What was written is read back and compared on a batch before it is done.
+    Images go in as float32 of 0 to 1, channels first; the z-score is in the graph, and so is a pretrained net
+    whose features were trained on. The names of the classes go along, and for photos how they are resized and
+    cropped: as metadata `classes` and `preprocessing` (JSON) of the ONNX model, as the extra files
+    `classes.json` and `preprocessing.json` of the program; see `showing`. What was written is read back and
+    compared on a batch before it is done.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"path must end in .onnx or .pt2, got {str(path)!r}")
     module = graph(run, calibrator=calibrator, draws=draws)
-    names = json.dumps(run.classes)
-    example = torch.rand(3, *run.input_shape, generator=torch.Generator().manual_seed(0))
+    told = {"classes": json.dumps(run.classes)}
+    if (how := showing(run)) is not None:
+        told["preprocessing"] = json.dumps(how)
+    example = torch.rand(3, *input_shape(run), generator=torch.Generator().manual_seed(0))
     path.parent.mkdir(parents=True, exist_ok=True)
     batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
     with warnings.catch_warnings():
@@ -89,11 +126,11 @@ def export(
         program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
         if path.suffix == ".pt2":
             archive = io.BytesIO()
-            torch.export.save(program, archive, extra_files={"classes.json": names})
+            torch.export.save(program, archive, extra_files={f"{k}.json": v for k, v in told.items()})
             files.write_bytes(path, archive.getvalue())
             found = [x.detach().numpy() for x in torch.export.load(path).module()(example)]
         else:
-            found = _write_onnx(program, path, example, names)
+            found = _write_onnx(program, path, example, told)
     with torch.inference_mode():
         for name, ours, theirs in zip(OUTPUTS, module(example), found, strict=True):
             # The mean: a curve of isotonic regression may jump where rounding moves a probability across.
@@ -106,7 +143,7 @@ def export(
 
 
 def _write_onnx(
-    program: torch.export.ExportedProgram, path: Path, example: Tensor, names: str
+    program: torch.export.ExportedProgram, path: Path, example: Tensor, told: dict[str, str]
 ) -> list[np.ndarray]:
     import onnx
     import onnxruntime
@@ -130,7 +167,7 @@ def _write_onnx(
     assert made is not None
     model = made.model_proto
     scale = "of 0 to 1, channels first" if example.ndim == 4 else "as they were trained on"
-    for key, value in (("classes", names), ("inputs", f"float32, {scale}")):
+    for key, value in {**told, "inputs": f"float32, {scale}"}.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)

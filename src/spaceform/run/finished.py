@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from spaceform import data
 from spaceform.calibrators import Calibrator
+from spaceform.nets.pretrained import FrozenNet, frozen_net
 from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
 from spaceform.run.files import read_json
+from spaceform.run.frozen import features_of
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor
@@ -48,6 +50,8 @@ class Run:
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
         self.columns: tuple[str, ...] = tuple(state["columns"])
         """Names of the features, in order, where the file that it was trained on has them."""
+        self.made_by = state["made_by"]
+        """A digest of the weights of `frozen`."""
         self.model = model.eval()
         self.how = read_preprocessing(state["preprocessing"])
 
@@ -71,6 +75,20 @@ class Run:
         result = stored.read_result(path)
         model, state = stored.read_model(path, recipe, result["digests"]["weights"], net)
         return cls(path, recipe, result, state, model.to(device))
+
+    @cached_property
+    def frozen(self) -> FrozenNet | None:
+        """The pretrained net whose features of photos it was trained on; None where there is none."""
+        wanted = self.recipe.data
+        if wanted.features is None:
+            return None
+        net = frozen_net(wanted.features, wanted.weights)
+        if net.digest != self.made_by:
+            raise RecipeError(
+                f"{self.path} was trained on features of {net.name!r} with other weights than those of "
+                f"{net.origin}; get the weights that it was trained with"
+            )
+        return net.to(self.device)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -170,6 +188,9 @@ class Run:
 
     def _batches(self, inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+        if not isinstance(inputs, Tensor | np.ndarray) and self.frozen is not None:
+            yield from features_of([Path(path) for path in inputs], self.frozen)
+            return
         if isinstance(self.how, data.Photos) and not isinstance(inputs, Tensor | np.ndarray):
             for start in range(0, len(inputs), batch_size):
                 yield torch.stack([self.how.evaluate(Path(p)) for p in inputs[start : start + batch_size]])

@@ -11,10 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spaceform.engine import Candidate, Model, Part, Rehearsal, Rows, finish, joined, parts_of, rehearse
+from spaceform.engine import (
+    Candidate,
+    Model,
+    Part,
+    Rehearsal,
+    Rows,
+    finish,
+    folds,
+    joined,
+    parts_of,
+    rehearse,
+)
 from spaceform.engine import Diverged as DivergedFit
 from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.nets import FeaturesNet
@@ -145,7 +157,31 @@ def rows_of(parts: Material) -> tuple[Rows, Rows]:
 
 def engine_parts(parts: Material) -> list[Part]:
     """Rows to train on and rows held out: one split, or folds that take turns."""
-    return parts_of(*rows_of(parts), seed=0)
+    train, val = rows_of(parts)
+    found = parts_of(train, val, seed=0)
+    views, groups = parts.dataset.views, parts.dataset.groups
+    if views is None or groups is None or len(found) == 1:
+        return found
+    return _folds_with_views(parts, views, groups)
+
+
+def _folds_with_views(
+    parts: Material, views: Int64[Tensor, " items"], groups: Int64[Tensor, " items"]
+) -> list[Part]:
+    """Folds of the items themselves; views of an item train where it trains, and are never held out."""
+    x, targets = parts.dataset.inputs, parts.targets
+    assert isinstance(x, Tensor)
+    index = torch.cat([parts.split.train, parts.split.val])
+    index = index[targets[index] >= 0]
+    own, more = index[views[index] == 0], index[views[index] > 0]
+    rows, seen = Rows.of(x[own], targets[own]), Rows.of(x[more], targets[more])
+    fold = folds(rows, seed=0).cpu()
+    of_group = dict(zip(groups[own].tolist(), fold.tolist(), strict=True))
+    fold_of_view = torch.tensor([of_group.get(group, -1) for group in groups[more].tolist()])
+    return [
+        Part.of(joined(rows[fold != i], seen[fold_of_view != i]), rows[fold == i])
+        for i in sorted(set(fold.tolist()))
+    ]
 
 
 def held_out(

@@ -1,7 +1,7 @@
 """What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from jaxtyping import Int64
@@ -10,6 +10,9 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from spaceform import data
+from spaceform.nets import TimmOptions
+from spaceform.nets.pretrained import sight_of
+from spaceform.run.frozen import frozen_features
 from spaceform.run.recipe import Recipe, RecipeError
 
 
@@ -53,29 +56,53 @@ class Material:
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
-    """What the recipe names, photos shrunk where it says so: the part of `material` worth keeping."""
-    dataset = data.load(recipe.data.name)
-    return dataset if recipe.data.thumbnail is None else data.thumbnails(dataset, recipe.data.thumbnail)
+    """What the recipe names, as pixels or features where it says so: the part of `material` worth keeping."""
+    return _seen(recipe, data.load(recipe.data.name))
+
+
+def _seen(recipe: Recipe, dataset: data.Dataset) -> data.Dataset:
+    """Photos as the recipe sees them: as they are, shrunk, or as features of a pretrained net."""
+    wanted = recipe.data
+    if wanted.features is not None:
+        return frozen_features(dataset, wanted.features, wanted.weights)
+    return dataset if wanted.thumbnail is None else data.thumbnails(dataset, wanted.thumbnail)
 
 
 def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
     """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
     wanted = recipe.data
-    dataset = load_data(recipe) if dataset is None else dataset
-    if wanted.thumbnail is not None:
-        dataset = data.thumbnails(dataset, wanted.thumbnail)
+    dataset = load_data(recipe) if dataset is None else _seen(recipe, dataset)
     content = dataset.content
     if wanted.task is not None:
         dataset = dataset.with_task(wanted.task)
     split = data.split(dataset, wanted.split_seed)
     if wanted.imbalance > 1:
         split = data.imbalance(dataset, split, wanted.imbalance, wanted.split_seed)
-    how = data.preprocessing(dataset, split)
+    how = _shown(recipe, dataset, data.preprocessing(dataset, split))
     if wanted.label_noise > 0:
         dataset = data.label_noise(dataset, split, wanted.label_noise, wanted.split_seed)
     targets, classes = data.targets(dataset.labels, split.train)
     names = tuple(dataset.classes[c] for c in classes.tolist())
     return Material(dataset, split, targets, names, how, content)
+
+
+def _shown(
+    recipe: Recipe, dataset: data.Dataset, how: data.loader.Preprocessing
+) -> data.loader.Preprocessing:
+    """Own photos at the size and on the scale of the pretrained net that is trained on; else as they are."""
+    net = recipe.net
+    pretrained = isinstance(net, TimmOptions) and (net.pretrained or net.weights is not None)
+    if not isinstance(how, data.Photos) or not pretrained or dataset.name in data.PHOTOS:
+        return how
+    sight = sight_of(net.name)
+    return replace(
+        how,
+        resize=sight.resize,
+        size=sight.size,
+        resampling=sight.resampling,
+        mean=sight.mean,
+        std=sight.std,
+    )
 
 
 def write_preprocessing(how: data.loader.Preprocessing) -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ def predict(
     items, inputs = read(sources, run.columns)
     if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
         inputs = _small_images(inputs, run.input_shape)
-    if isinstance(inputs, list) and run.how is None:
+    if isinstance(inputs, list) and run.how is None and run.recipe.data.features is None:
         raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
     z = run.embed(inputs, batch_size=batch_size)
     probabilities, confidence = predictor.predict(z)

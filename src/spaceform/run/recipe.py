@@ -49,6 +49,26 @@ class Data(Value):
     """Share of training labels replaced by another class."""
     thumbnail: Annotated[int, Field(ge=8)] | None = None
     """Shrink photos once to this many pixels an edge and hold them in memory; None decodes them as needed."""
+    features: str | None = None
+    """A pretrained model of timm: its features, extracted once, stand in for the photos."""
+    weights: str | None = None
+    """A local file of the weights of `features`; None takes those of a package or of the hub."""
+
+    @property
+    def key(self) -> tuple[str, int | None, str | None, str | None]:
+        """Equal for recipes whose data, once loaded, are the same."""
+        return self.name, self.thumbnail, self.features, self.weights
+
+    @model_validator(mode="after")
+    def _one_way_to_see_photos(self) -> "Data":
+        if self.features is not None and self.thumbnail is not None:
+            raise ValueError(
+                f"data.features={self.features!r} and data.thumbnail={self.thumbnail} are two ways to see "
+                "photos; leave out one of them"
+            )
+        if self.weights is not None and self.features is None:
+            raise ValueError("data.weights are the weights of data.features; name that net too")
+        return self
 
 
 @final

@@ -54,6 +54,8 @@ class WeightsState(TypedDict):
     preprocessing: dict[str, Any] | None
     own_net: bool
     columns: list[str]
+    made_by: str
+    """A digest of the pretrained net that made features of photos; empty where none did."""
 
 
 def read_recipe(folder: Path) -> Recipe | None:
@@ -92,6 +94,7 @@ def write_run(
         "preprocessing": write_preprocessing(parts.how),
         "own_net": own_net,
         "columns": list(parts.dataset.columns),
+        "made_by": parts.dataset.made_by,
     }
     digest = files.write_tensors(folder / WEIGHTS, weights, state)
     write_history(folder, history)

@@ -63,7 +63,7 @@ def search_one(
 ) -> None:
     """Search one head: a line of HEAD.jsonl for each trial, then HEAD.toml."""
     recipe, head = job.recipe, job.recipe.head.name
-    key = recipe.data.name, recipe.data.thumbnail
+    key = recipe.data.key
     if key not in datasets:
         datasets[key] = load_data(recipe)
     parts = material(recipe, datasets[key])

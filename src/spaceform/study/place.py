@@ -68,7 +68,7 @@ def perform(
     from spaceform.run.material import load_data
     from spaceform.run.train import train
 
-    key = job.recipe.data.name, job.recipe.data.thumbnail
+    key = job.recipe.data.key
     if key not in datasets:
         datasets.clear()
         datasets[key] = load_data(job.recipe)

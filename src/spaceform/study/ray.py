@@ -70,7 +70,7 @@ class Ray:
 
             def submit(job: Job) -> None:
                 tries[job.name] += 1
-                key = job.recipe.data.name, job.recipe.data.thumbnail
+                key = job.recipe.data.key
                 running[work.remote(job, datasets.get(key), news, decoders)] = job
 
             for job in jobs:
@@ -134,11 +134,11 @@ def _connect(cluster: Ray) -> None:
         )
 
 
-def _shipped(jobs: list[Job]) -> dict[tuple[str, int | None], Any]:
+def _shipped(jobs: list[Job]) -> dict[Any, Any]:
     """Data held in memory, put into the object store; photos are read by each host from its own disk."""
-    refs: dict[tuple[str, int | None], Any] = {}
+    refs: dict[Any, Any] = {}
     for job in jobs:
-        key = job.recipe.data.name, job.recipe.data.thumbnail
+        key = job.recipe.data.key
         if key not in refs:
             dataset = load_data(job.recipe)
             refs[key] = None if dataset.kind == "photos" else ray.put(dataset)
@@ -182,7 +182,7 @@ def _work(job: Job, dataset: Any, news: Any, decoders: int) -> Files | Failure:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    key = job.recipe.data.name, job.recipe.data.thumbnail
+    key = job.recipe.data.key
     with tempfile.TemporaryDirectory(prefix=f"spaceform-{job.name}-") as place:
         folder = Path(place) / "run"
         try:

@@ -80,7 +80,7 @@ def make_reference(
 ) -> None:
     """Choose, fit and measure one reference, and keep it."""
     recipe, began = job.recipe, time.monotonic()
-    key = recipe.data.name, recipe.data.thumbnail
+    key = recipe.data.key
     if key not in datasets:
         datasets[key] = load_data(recipe)
     parts = material(recipe, datasets[key])

@@ -1,3 +1,3 @@
-"""What the command line does, as functions: compare, reproduce, search; and the `Study` that they give."""
+"""What the command line does, as functions: compare, reproduce, search, extract_features."""
 
 import spaceform._lab  # noqa: F401 (names the extra where it is missing)

@@ -22,6 +22,7 @@ from spaceform.study.processes import Processes, lasting
 from spaceform.study.references import make_references
 from spaceform.study.seeds import Seeds
 from spaceform.verbs.outcome import Study
+from spaceform.verbs.photographs import Eyes, see
 from spaceform.verbs.source import Data, find
 
 Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
@@ -47,6 +48,8 @@ def compare(
     budget: Length | None = None,
     task: Task | None = None,
     net: str | None = None,
+    weights: str | Path | None = None,
+    finetune: bool = False,
     imbalance: float = 1.0,
     label_noise: float = 0.0,
     temperatures: Sequence[str | float] = (),
@@ -66,6 +69,10 @@ def compare(
     given), `temperatures` gives variants ("learned", 16, ...) of heads that have one, `recipes` are files to
     use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
 
+    Photos are seen by the frozen features of a pretrained model of timm, `net`, with its `weights` from a
+    file, a package or the hub; only the heads are trained. `finetune` trains the net too. The nets "small",
+    "residual" and "projection" are trained from scratch, on shrunk photos.
+
     `search` is the number of candidates that are tried for each head on the validation split before the runs;
     on features of your own it is 16 unless given, and 0 turns it off. Reference rows stand beside the heads
     there: what people would use instead. `seeds` is the number of runs of each head, or "auto": three, then
@@ -81,7 +88,10 @@ def compare(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
     source, folder = find(data, out)
-    conditions = plan.Conditions(budget or "quick", task, imbalance, label_noise, net, settings)
+    eyes = Eyes(net, weights, finetune)
+    seen = see(source, eyes, budget=budget, recipes=recipes, settings=settings, say=say)
+    source, settings = seen.source, seen.settings
+    conditions = plan.Conditions(budget or "quick", task, imbalance, label_noise, seen.net, settings)
     found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
     if recipes:
         found = plan.read_recipes(recipes, found, settings)
@@ -169,6 +179,8 @@ def search(
     budget: Length = "quick",
     task: Task | None = None,
     net: str | None = None,
+    weights: str | Path | None = None,
+    finetune: bool = False,
     imbalance: float = 1.0,
     label_noise: float = 0.0,
     settings: Mapping[str, Any] | None = None,
@@ -183,7 +195,9 @@ def search(
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
     source, folder = find(data, out, "-search")
-    conditions = plan.Conditions(budget, task, imbalance, label_noise, net, settings)
+    seen = see(source, Eyes(net, weights, finetune), budget=budget, settings=settings, say=say)
+    source = seen.source
+    conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)
     found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
     with locked(folder), lasting():
         source.keep()

@@ -1,0 +1,55 @@
+"""Features that were extracted before, under the user's cache: one folder of shards for each plan."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from spaceform.data.dataset import DataError
+from spaceform.data.shards import ABOUT, Shards
+
+VARIABLE = "SPACEFORM_CACHE"
+
+
+def folder() -> Path:
+    """Where the features are kept: in the folder that ``SPACEFORM_CACHE`` names, or in the user's cache."""
+    import pooch
+
+    named = os.environ.get(VARIABLE)
+    return (Path(named).expanduser() if named else Path(pooch.os_cache("spaceform"))) / "features"
+
+
+def place(plan: str) -> Path:
+    """The folder of a plan, there or not."""
+    return folder() / plan
+
+
+def entries() -> Iterator[Shards]:
+    """What is in the cache, finished or not; folders that are not ours are passed over."""
+    if not folder().is_dir():
+        return
+    for path in sorted(folder().iterdir()):
+        if path.is_symlink() or not (path / ABOUT).is_file():
+            continue
+        try:
+            shards = Shards.open(path)
+        except DataError:
+            continue
+        if shards.about.plan == path.name:
+            yield shards
+
+
+def clear(plan: str | None = None) -> tuple[int, int]:
+    """Remove what is kept, or what is kept of one plan; gives how many entries and how many bytes.
+
+    Only files that this program wrote are removed. A plan may be given by the start of its name.
+    """
+    count = size = 0
+    found = [shards for shards in entries() if plan is None or shards.about.plan.startswith(plan)]
+    if plan is not None and len(found) != 1:
+        known = ", ".join(shards.about.plan[:12] for shards in entries()) or "it is empty"
+        wrong = "fits none" if not found else f"fits {len(found)}"
+        raise DataError(f"{plan!r} {wrong} of the entries of the cache ({known}); give one of them.")
+    for shards in found:
+        count, size = count + 1, size + shards.size
+        shards.remove()
+    return count, size

@@ -1,0 +1,41 @@
+"""Photos decoded ahead of the net by threads: Pillow lets other threads run while it decodes and resizes."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+_AHEAD = 2
+"""Batches that are decoded before they are asked for."""
+
+
+def spare_workers() -> int:
+    """Threads to decode with where nothing else is said: one for each core that may be used, at most 8."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)
+
+
+def ahead(
+    batches: Sequence[Sequence[Key]], work: Callable[[Key], Item], workers: int
+) -> Iterator[list[Item]]:
+    """`work` of every key, batch by batch, in order; without workers it is done when it is asked for."""
+    if not workers:
+        for batch in batches:
+            yield [work(key) for key in batch]
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
+        waiting: deque[list[Future[Item]]] = deque()
+        try:
+            for batch in batches:
+                waiting.append([pool.submit(work, key) for key in batch])
+                if len(waiting) > _AHEAD:
+                    yield [future.result() for future in waiting.popleft()]
+            while waiting:
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            for future in (future for batch in waiting for future in batch):
+                future.cancel()

