@@ -49,7 +49,7 @@ def test_passes_every_check_of_scikit_learn(head: str) -> None:
         options |= {"validation_fraction": 0.0}
     if head in ("vmf", "power_spherical"):
         # Below 16 dimensions draws are inverted one by one, which takes most of the time.
-        options |= {"epochs": 10, "dim": 16}
+        options |= {"dim": 16}
     names = set()
     for estimator, check in estimator_checks_generator(quick(head, random_state=None, **options)):
         with contextlib.suppress(SkipTest):  # one of sixty is about array-API input
