@@ -226,7 +226,7 @@ def test_photos_are_compared_by_features_and_predicted_as_they_are(call, own_cac
     source, _ = find(folder, tmp_path / "study")
     seen = see(source, Eyes(NET, weights), budget=None, settings={"seed": 3}, say=said.append)
     assert said[0].startswith(f"photos are seen by the frozen features of test_resnet ({weights}); heads are")
-    assert seen.source.dataset.note == f"Features of test_resnet, frozen ({weights})."
+    assert seen.source.dataset.note == f"features of test_resnet, frozen ({weights})"
     conditions = Conditions(net=seen.net, settings=seen.settings)
     recipe = recipes(str(folder), ["cosine"], conditions, dataset=seen.source.dataset)["cosine"]
     assert (recipe.data.features, recipe.net.name, recipe.seed) == (NET, "features", 3)
