@@ -21,17 +21,18 @@ import torch
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
+from spaceform.calibrators import TemperatureScaling
 from spaceform.engine import (
     REFERENCES,
     Rows,
-    fit_temperature,
+    finish,
     joined,
     parts_of,
     reference,
-    refit,
     rehearse,
     search,
     space,
+    temperature_of,
     weighted_nll,
 )
 from spaceform.heads import HEADS
@@ -55,12 +56,12 @@ def load(name: str, folder: Path | None) -> tuple[Rows, Rows, Rows, int]:
     return rows[0], rows[1], rows[2], int(y.max()) + 1
 
 
-def measure(logits: torch.Tensor, rows: Rows, temperature: float) -> dict[str, float]:
+def measure(logits: torch.Tensor, rows: Rows, calibrator: TemperatureScaling) -> dict[str, float]:
     right = log_mean_softmax(logits).argmax(1) == rows.y
     return {
         "accuracy": 100 * float(right.float().mean()),
         "nll": weighted_nll(logits, rows.y, rows.weight),
-        "calibrated_nll": weighted_nll(logits, rows.y, rows.weight, 1 / temperature),
+        "calibrated_nll": weighted_nll(calibrator(logits)[None], rows.y, rows.weight),
     }
 
 
@@ -75,13 +76,10 @@ def head_row(head: str, data: tuple[Rows, Rows, Rows, int], seeds: int, trials: 
     for seed in range(seeds):
         started = time.process_time()
         fitted = rehearse(head, found.candidate, parts, seed=seed, classes=classes)
+        rows = joined(train, held_out)
+        model = finish(head, found.candidate, fitted, rows, seed=seed, classes=classes)
         fits.append(time.process_time() - started)
-        model = fitted.models[0]
-        if len(parts) > 1:
-            rows, epochs = joined(train, held_out), fitted.best_epoch
-            model = refit(head, found.candidate, rows, epochs=epochs, seed=seed, classes=classes)
-        logits = model.logits(test.x)
-        runs.append(measure(logits, test, fitted.temperature()))
+        runs.append(measure(model.logits(test.x), test, fitted.calibrator()))
     return {
         "name": head,
         **{key: statistics.mean(run[key] for run in runs) for key in runs[0]},
@@ -100,9 +98,8 @@ def reference_row(name: str, data: tuple[Rows, Rows, Rows, int], trials: int) ->
     found = reference(name, parts, test.x, classes=classes, trials=trials)
     seconds = time.process_time() - started
     y = torch.cat([part.held_out.y for part in parts])
-    temperature = fit_temperature(
-        torch.from_numpy(found.held_out_probabilities).log()[None], y, torch.ones(len(y))
-    )
+    held_out_logits = torch.from_numpy(found.held_out_probabilities).log()[None]
+    temperature = temperature_of(held_out_logits, y, torch.ones(len(y)))
     return {
         "name": name,
         **measure(torch.from_numpy(found.probabilities).log()[None], test, temperature),

@@ -1,228 +1,161 @@
-"""`SpaceformClassifier` beside `LogisticRegression`: accuracy, calibration, and the time to fit.
+"""`SpaceformClassifier` beside what people would use instead: accuracy, calibration, and the time to fit.
 
-    python benchmarks/estimator.py tune [--features cub200-resnet50.npz]
-    python benchmarks/estimator.py report [--features cub200-resnet50.npz] [--heads cosine vmf] [--json FILE]
+    python benchmarks/estimator.py digits wine [--heads cosine vmf] [--repeats 3]
+    python benchmarks/estimator.py --data FOLDER banking77 pendigits --out results/benchmarks/estimator.json
 
-With `--features` (an .npz of X and y) on these, else on sets that come with scikit-learn. The defaults were
-chosen on data that `report` never tests on; `tune` prints figures of that kind for the options weighed:
-
-- digits: a stratified half of the rows. `report` tests on the other half.
-- wine, breast cancer, and a synthetic set: `report` has none of them.
-- features: every tenth class, and for the width of the embedding those with y % 5 == 2. `report` has other
-  classes, those with y % 5 == 1.
-
-`tune` fits on two thirds of such a part and scores the last third. `report` cross-validates in three folds:
-each fold of the fresh half of digits is tested once, and all other rows train; of the features, all rows of
-the fresh classes are tested once. An accuracy's standard error is that of a mean over the tested rows, and so
-is that of the difference to LogisticRegression, row by row. Times are of the processor, in one process on one
-thread. LogisticRegression has standardised features and its own defaults.
+A set is one of scikit-learn's, or `FOLDER/name.npz` with X, y and test (a mask). Every model is fitted on the
+other rows with its own defaults and tested on those: scikit-learn's `LogisticRegression` (max_iter=1000) and
+`KNeighborsClassifier` on standardised features and, for tables, `HistGradientBoostingClassifier`. Models take
+turns, `repeats` times with other seeds; figures are means, seconds are the median of the processor's, in one
+process on one thread. No probability is taken for less than 1e-6. The record says which sets no default was
+chosen on, and keeps the sets that are not measured anew.
 """
 
 import argparse
 import json
-import math
 import platform
+import statistics
 import subprocess
-import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sklearn
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
+from sklearn import datasets
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from spaceform import HEADS, SpaceformClassifier, __version__, metrics
+from spaceform.engine.space import NARROW
 
-HALVES = 2026  # the seed that parts digits into the half to tune on and the fresh half
-OPTIONS = {"hidden": (0, "auto"), "dropout": (0.0, 0.3, 0.5), "lr": (0.001, 0.003, 0.01)}
+Make = Callable[[int], Any]
 
-Make = Callable[[int], object]
-Split = tuple[np.ndarray, np.ndarray]
+FRESH = ("dry_bean", "clinc150-small", "cars-second-half", "trec6", "breast_cancer")
+"""No default was chosen on these."""
 
-
-def logistic(_: int) -> object:
-    """The peer."""
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+_BUILT_IN = {"digits": datasets.load_digits, "wine": datasets.load_wine}
 
 
-def halves(y: np.ndarray) -> Split:
-    """Rows to tune on, and fresh ones."""
-    tuned, fresh = train_test_split(np.arange(len(y)), test_size=0.5, stratify=y, random_state=HALVES)
-    return tuned, fresh
+def load(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """X, y and the mask of the test rows."""
+    if folder is not None and (folder / f"{name}.npz").exists():
+        found = np.load(folder / f"{name}.npz")
+        return found["X"], found["y"], found["test"]
+    X, y = _BUILT_IN[name](return_X_y=True)
+    test = np.zeros(len(y), bool)
+    test[train_test_split(np.arange(len(y)), test_size=0.25, stratify=y, random_state=0)[1]] = True
+    return X.astype(np.float32), y, test
 
 
-def features(path: Path) -> Split:
-    """X, y."""
-    with np.load(path) as archive:
-        return archive["X"].astype(np.float32), archive["y"]
+def models(features: int, heads: list[str]) -> dict[str, Make]:
+    """Makers of a model from a seed."""
+    peers: dict[str, Make] = {
+        "LogisticRegression": lambda _: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+        "KNeighborsClassifier": lambda _: make_pipeline(StandardScaler(), KNeighborsClassifier()),
+    }
+    if features < NARROW:
+        peers["HistGradientBoostingClassifier"] = lambda s: HistGradientBoostingClassifier(random_state=s)
+    ours: dict[str, Make] = {
+        f"SpaceformClassifier({head!r})": lambda s, head=head: SpaceformClassifier(head, random_state=s)
+        for head in heads
+    }
+    return peers | ours
 
 
-def to_tune_on(path: Path | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Data sets that `report` never tests on."""
-    if path is not None:
-        X, y = features(path)
-        yield f"{path.name}, every tenth class", X[y % 10 == 0], y[y % 10 == 0]
-        yield f"{path.name}, 40 further classes", X[y % 5 == 2], y[y % 5 == 2]
-        return
-    X, y = load_digits(return_X_y=True)
-    tuned, _ = halves(y)
-    yield "digits, one half", X[tuned].astype(np.float32), y[tuned]
-    X, y = load_wine(return_X_y=True)
-    yield "wine", X.astype(np.float32), y
-    X, y = load_breast_cancer(return_X_y=True)
-    yield "breast cancer", X.astype(np.float32), y
-    X, y = make_classification(
-        2000, 20, n_informative=10, n_classes=5, flip_y=0.05, class_sep=1.5, random_state=0
-    )
-    yield "synthetic", X.astype(np.float32), y
-
-
-def to_report_on(path: Path | None) -> Iterator[tuple[str, np.ndarray, np.ndarray, list[Split]]]:
-    """(name, X, y, [(train, test)])."""
-    if path is not None:
-        X, y = features(path)
-        X, y = X[y % 5 == 1], y[y % 5 == 1]
-        folds = StratifiedKFold(3, shuffle=True, random_state=7).split(X, y)
-        yield f"{path.name}, {len(np.unique(y))} fresh classes", X, y, list(folds)
-        return
-    X, y = load_digits(return_X_y=True)
-    tuned, fresh = halves(y)
-    folds = StratifiedKFold(3, shuffle=True, random_state=7).split(fresh, y[fresh])
-    yield (
-        "digits, the fresh half",
-        X.astype(np.float32),
-        y,
-        [(np.r_[tuned, fresh[a]], fresh[b]) for a, b in folds],
-    )
-
-
-def fit_and_predict(
-    make: Make, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray, seed: int
-) -> tuple[np.ndarray, float]:
-    """Probabilities of the test rows, and the processor's seconds of the fit."""
+def measure(make: Make, seed: int, X: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, float]:
+    """One fit: the processor's seconds, and figures of the test rows."""
     model = make(seed)
     begun = time.process_time()
-    model.fit(X[train], y[train])
+    model.fit(X[~test], y[~test])
     seconds = time.process_time() - begun
-    return np.asarray(model.predict_proba(X[test]), dtype=np.float64), seconds
-
-
-def figures(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Of probabilities `p` of the sorted classes."""
-    probabilities, labels = torch.from_numpy(p), torch.from_numpy(np.searchsorted(np.unique(y), y))
+    begun = time.process_time()
+    p = np.asarray(model.predict_proba(X[test]), dtype=np.float64)
+    predicted = time.process_time() - begun
+    probabilities, labels = torch.from_numpy(p), torch.from_numpy(y[test])
     return {
         "accuracy": float(metrics.accuracy(probabilities, labels)),
-        "nll": float(metrics.nll(probabilities.clamp_min(1e-15).log(), labels)),
+        "nll": float(metrics.nll(probabilities.clamp_min(1e-6).log(), labels)),
         "calibration_error_l2": float(metrics.calibration_error(probabilities, labels, norm="l2")),
-        "calibration_error_l1": float(metrics.calibration_error(probabilities, labels, norm="l1")),
+        "fit_seconds": seconds,
+        "predict_seconds": predicted,
     }
 
 
-def tune(path: Path | None) -> None:
-    """Print accuracy and log-loss of every choice of the options, by data set."""
-    choices: dict[str, Make] = {"LogisticRegression()": logistic}
-    for values in product(*OPTIONS.values()):
-        chosen = dict(zip(OPTIONS, values, strict=True))
-        choices[str(chosen)] = lambda seed, chosen=chosen: SpaceformClassifier(random_state=seed, **chosen)
-    for dim in (64, 256, 512) if path is not None else ():
-        choices[f"{{'hidden': 0, 'dim': {dim}}}"] = lambda seed, dim=dim: SpaceformClassifier(
-            random_state=seed, hidden=0, dim=dim
-        )
-    for name, X, y in to_tune_on(path):
-        print(f"\n{name}: {X.shape[0]:,} x {X.shape[1]:,}\n\n| options | accuracy | NLL |")
-        print("| --- | ---: | ---: |")
-        for choice, make in choices.items():
-            found = []
-            for seed in range(3):
-                rows = train_test_split(np.arange(len(y)), test_size=1 / 3, stratify=y, random_state=seed)
-                found.append(figures(fit_and_predict(make, X, y, *rows, seed)[0], y[rows[1]]))
-            accuracy, nll = (np.mean([f[key] for f in found]) for key in ("accuracy", "nll"))
-            print(f"| {choice} | {accuracy:.4f} | {nll:.3f} |", flush=True)
+def report(name: str, folder: Path | None, heads: list[str], repeats: int) -> dict[str, Any]:
+    """All models on one set, in turn."""
+    X, y, test = load(name, folder)
+    made = models(X.shape[1], heads)
+    runs: dict[str, list[dict[str, float]]] = {model: [] for model in made}
+    for seed in range(repeats):
+        for model, make in made.items():
+            runs[model].append(measure(make, seed, X, y, test))
+    rows = {model: _summary(found) for model, found in runs.items()}
+    for row in rows.values():
+        row["fit_ratio"] = row["fit_seconds"] / rows["LogisticRegression"]["fit_seconds"]
+    shape = {"rows": int((~test).sum()), "tested": int(test.sum()), "features": X.shape[1]}
+    return {**shape, "classes": int(y.max()) + 1, "fresh": name in FRESH, "models": rows}
 
 
-def report(path: Path | None, heads: list[str]) -> dict[str, object]:
-    """Print a table for each data set, and return the figures."""
-    models: dict[str, Make] = {"LogisticRegression()": logistic}
-    for head in heads:
-        models[f"SpaceformClassifier({head!r})"] = lambda seed, head=head: SpaceformClassifier(
-            head, random_state=seed
-        )
-    results: dict[str, object] = {}
-    for name, X, y, folds in to_report_on(path):
-        truth = np.concatenate([y[test] for _, test in folds])
-        size = f"{len(truth):,} rows tested, {len(folds[0][0]):,} trained on, {X.shape[1]:,} features"
-        print(f"\n{name}: {size}\n")
-        print("| model | accuracy | difference | NLL | calibration error, l2 | l1 | fit, ratio | fit, s |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-        classes = np.unique(y)
-        table: dict[str, dict[str, float]] = {}
-        peer = np.empty(0)
-        for model, make in models.items():
-            found = [fit_and_predict(make, X, y, *fold, 100 + i) for i, fold in enumerate(folds)]
-            p, seconds = np.concatenate([part for part, _ in found]), sum(s for _, s in found)
-            right = (classes[p.argmax(1)] == truth).astype(float)
-            peer = peer if table else right
-            n = math.sqrt(len(right))
-            row = figures(p, truth) | {
-                "accuracy_standard_error": right.std() / n,
-                "difference": (right - peer).mean(),
-                "difference_standard_error": (right - peer).std() / n,
-                "fit_seconds": seconds / len(folds),
-            }
-            table[model] = {key: round(float(value), 5) for key, value in row.items()}
-            ratio = row["fit_seconds"] / table["LogisticRegression()"]["fit_seconds"]
-            table[model]["fit_ratio"] = round(ratio, 1)
-            print(
-                f"| `{model}` | {row['accuracy']:.4f} ± {row['accuracy_standard_error']:.4f} "
-                f"| {row['difference']:+.4f} ± {row['difference_standard_error']:.4f} | {row['nll']:.3f} "
-                f"| {row['calibration_error_l2']:.4f} | {row['calibration_error_l1']:.4f} "
-                f"| {ratio:.1f} | {row['fit_seconds']:.2f} |",
-                flush=True,
-            )
-        results[name] = {"rows": len(truth), "models": table}
-    return results
+def _summary(runs: list[dict[str, float]]) -> dict[str, float]:
+    def of(key: str) -> float:
+        values = [run[key] for run in runs]
+        return statistics.median(values) if key.endswith("seconds") else statistics.mean(values)
+
+    return {key: of(key) for key in runs[0]}
+
+
+def _earlier(out: Path | None) -> dict[str, Any]:
+    """What the file says already: sets that are not measured anew stay."""
+    if out is None or not out.exists():
+        return {"sets": {}}
+    found: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    return found
+
+
+def _circumstances() -> dict[str, Any]:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__}
+    return {"commit": commit, "spaceform": __version__, **versions, "python": platform.python_version()}
 
 
 def main() -> None:
-    """Tune, or report."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["tune", "report"])
-    parser.add_argument("--features", type=Path)
-    parser.add_argument("--heads", nargs="*", default=list(HEADS))
-    parser.add_argument("--json", type=Path)
+    """Print a table; write the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--heads", nargs="+", choices=list(HEADS), default=["cosine", "vmf"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    if options.what == "tune":
-        tune(options.features)
-        return
-    results = report(options.features, options.heads)
-    if options.json is None:
-        return
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    named = [options.features.name if a == str(options.features) else a for a in sys.argv[1:]]
-    run = {
-        "command": " ".join(["python benchmarks/estimator.py", *named]),
-        "commit": git.stdout.strip(),
-        "versions": {
-            "spaceform": __version__,
-            "torch": torch.__version__,
-            "scikit-learn": sklearn.__version__,
-            "python": platform.python_version(),
-        },
-        **results,
-    }
-    earlier = json.loads(options.json.read_text()) if options.json.exists() else []
-    kept = [other for other in earlier if other["command"] != run["command"]]
-    options.json.write_text(json.dumps([*kept, run], indent=1) + "\n")
+    record = _earlier(options.out)
+    for name in options.sets:
+        found = report(name, options.data, options.heads, options.repeats)
+        given = f"{name} --heads {' '.join(options.heads)} --repeats {options.repeats}"
+        record["sets"][name] = {
+            "command": f"python benchmarks/estimator.py --data FOLDER {given}",
+            **_circumstances(),
+            **found,
+        }
+        for model, row in record["sets"][name]["models"].items():
+            print(
+                f"{name:18} {model:32} {100 * row['accuracy']:6.2f} % NLL {row['nll']:.4f} "
+                f"ECE {row['calibration_error_l2']:.4f} fit {row['fit_seconds']:7.2f} s "
+                f"({row['fit_ratio']:.1f}) predict {row['predict_seconds']:.2f} s",
+                flush=True,
+            )
+        if options.out is not None:
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def main() -> None:
         for dim in (3, 8, 64, 128):
             # A fixed number of epochs at a fixed rate: the head is what is measured, not the fit.
             model = SpaceformClassifier(
-                name, dim=dim, hidden=0, dropout=0.0, validation_fraction=0, max_epochs=5, random_state=0
+                name, dim=dim, hidden=0, dropout=0.0, validation_fraction=0, epochs=5, random_state=0
             ).fit(X[:1200], y[:1200])
             head, z = model.head_, torch.from_numpy(model.transform(X[1200:1400]))
             with torch.no_grad():

@@ -15,7 +15,8 @@ from archive import RESULTS, load
 
 from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
-from spaceform.study.summary import Measure, standard_error, summarize
+from spaceform.study.summary import standard_error
+from spaceform.study.verdict import GOALS, Outputs, decide, evidence_from
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
@@ -36,7 +37,7 @@ class Column(NamedTuple):
     paper: bool = False
     """Whether the paper's number stands to the left."""
     bold: bool = False
-    """Whether the best, and what a test cannot tell from it, is bold."""
+    """Whether the verdict's choice, and what is practically as good, is bold."""
     prefix: str = ""
     """Before the label of the row, where one row shows several labels."""
 
@@ -266,9 +267,18 @@ def _ours(column: Column, row: Row) -> str:
 
 @cache
 def _best(study: str, metric: str) -> set[str]:
-    """The best label of a study and those that Welch's test cannot tell from it."""
-    measure = Measure(metric, metric, higher=not metric.endswith((NLL, L2)))
-    return {row.label for row in summarize(results(study), measure) if row.tied}
+    """The label that the verdict on the kept figures chooses, and those that are practically as good."""
+    found = results(study).dropna(subset=[metric])
+    runs = {
+        label: {
+            int(seed): Outputs(figures={metric: float(v)})
+            for seed, v in zip(own["seed"], own[metric], strict=True)
+        }
+        for label, own in found.groupby("label", sort=False)
+    }
+    goals = [goal for known in GOALS.values() for goal in known if goal.column == metric]
+    (one,) = decide(evidence_from(runs, goals=goals)).goals
+    return {str(one.choice), *one.equivalent}
 
 
 def _cell(column: Column, mean: float, error: float | None, digits: int) -> str:
@@ -296,33 +306,20 @@ def _runtime() -> list[list[str]]:
 
 
 def _estimator() -> list[list[str]]:
-    """`SpaceformClassifier` beside logistic regression."""
-    lines = [["data", "model", "accuracy", "difference", "NLL", "calibration error, l2", "fit time, ratio"]]
+    """`SpaceformClassifier` beside what people would use instead."""
+    lines = [["data", "model", "accuracy %", "NLL", "calibration error % (l2)", "fit, s", "predict, s"]]
     lines.append(["---"] * 2 + ["---:"] * 5)
-    for part in record("benchmarks/estimator"):
-        (data,) = (key for key in part if key not in ("command", "commit", "versions"))
-        first = f"{_ESTIMATED[data]}, {part[data]['rows']:,} rows"
-        for model, found in part[data]["models"].items():
-            difference = f"{found['difference']:+.3f} ± {found['difference_standard_error']:.3f}"
-            lines.append(
-                [
-                    first,
-                    f"`{model}`",
-                    f"{found['accuracy']:.4f} ± {found['accuracy_standard_error']:.4f}",
-                    "" if first else difference,
-                    f"{found[NLL]:.3f}",
-                    f"{found[L2]:.3f}",
-                    f"{found['fit_ratio']:.0f}",
-                ]
-            )
+    for name, found in record("benchmarks/estimator")["sets"].items():
+        shape = f"{found['rows']:,} x {found['features']}, {found['classes']} classes"
+        first = f"{name}{' (fresh)' if found['fresh'] else ''}, {shape}"
+        for model, row in found["models"].items():
+            figures = [f"{100 * row['accuracy']:.2f}", f"{row[NLL]:.3f}", f"{100 * row[L2]:.1f}"]
+            seconds = [f"{row['fit_seconds']:.2f}", f"{row['predict_seconds']:.2f}"]
+            lines.append([first, f"`{model}`", *figures, *seconds])
             first = ""
     return lines
 
 
-_ESTIMATED = {
-    "digits, the fresh half": "digits",
-    "cub200-resnet50.npz, 40 fresh classes": "CUB-200, ResNet50 features, 40 classes",
-}
 _OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {"runtime": _runtime, "estimator": _estimator}
 """Tables of other shapes."""
 

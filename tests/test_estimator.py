@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
@@ -17,7 +18,9 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from heads.foreign_heads import BlurredHead, CentreHead
 from spaceform import HEADS, SpaceformClassifier, metrics
+from spaceform.heads import Head
 
 pytestmark = pytest.mark.slow
 
@@ -31,27 +34,34 @@ def digits() -> tuple[np.ndarray, ...]:
 def quick(head: str = "cosine", **options: Any) -> SpaceformClassifier:
     return SpaceformClassifier(
         head,
-        **{"max_epochs": 8, "lr": 0.02, "dim": 8, "hidden": 0, "dropout": 0.0, "random_state": 0} | options,
+        **{"epochs": 8, "lr": 0.02, "dim": 8, "hidden": 0, "pieces": 0, "dropout": 0.0, "search": 1}
+        | {"random_state": 0}
+        | options,
     )
 
 
 @pytest.mark.compiled  # scikit-learn passes values of the wrong type on purpose
 @pytest.mark.parametrize("head", HEADS)
 def test_passes_every_check_of_scikit_learn(head: str) -> None:
-    """All of them for every head, sample weights as repeated rows included."""
-    options: dict[str, Any] = {"max_epochs": 20, "lr": 0.1, "dim": 4, "hidden": 0, "batch_size": 256}
+    """All of them for every head, sample weights as repeated rows, class weights and sparse rows included."""
+    options: dict[str, Any] = {"epochs": 20, "lr": 0.1, "dim": 4, "batch_size": 256}
     if head != "cosine":  # the default head alone holds rows out: that part is the same for all
         options |= {"validation_fraction": 0.0}
     if head in ("vmf", "power_spherical"):
         # Below 16 dimensions draws are inverted one by one, which takes most of the time.
-        options |= {"head_options": {"samples": 2}, "max_epochs": 10, "dim": 16}
-    made = SpaceformClassifier(head, dropout=0.0, **options)
+        options |= {"epochs": 10, "dim": 16}
     names = set()
-    for estimator, check in estimator_checks_generator(made):
-        with contextlib.suppress(SkipTest):  # one of sixty is about sparse or array-API input
+    for estimator, check in estimator_checks_generator(quick(head, random_state=None, **options)):
+        with contextlib.suppress(SkipTest):  # one of sixty is about array-API input
             check(estimator)
             names.add(check.func.__name__)
-    assert {"check_sample_weight_equivalence_on_dense_data", "check_classifiers_train"} <= names
+    assert {
+        "check_sample_weight_equivalence_on_dense_data",
+        "check_sample_weight_equivalence_on_sparse_data",
+        "check_class_weight_classifiers",
+        "check_decision_proba_consistency",
+        "check_classifiers_train",
+    } <= names
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -67,9 +77,18 @@ def test_learns_digits(digits, head: str) -> None:
     assert float(metrics.auroc(torch.from_numpy(p.max(1)), right)) > 0.8
 
 
+@pytest.mark.parametrize("head", [CentreHead, BlurredHead])
+def test_a_head_of_another_package_goes_by_name(digits, monkeypatch, head: type[Head]) -> None:
+    X, X_test, y, y_test = digits
+    monkeypatch.setitem(HEADS, head.name, head)
+    model = SpaceformClassifier(head.name, search=2, epochs=5, random_state=0).fit(X, y)
+    assert isinstance(model.head_, head)
+    assert model.score(X_test, y_test) > 0.9
+
+
 def test_a_stochastic_head_predicts_each_row_alone(digits) -> None:
     X, X_test, y, _ = digits
-    model = quick("vmf", max_epochs=3).fit(X, y)
+    model = quick("vmf", epochs=3).fit(X, y)
     alone = np.concatenate([model.predict_proba(row[None]) for row in X_test[:20]])
     assert np.allclose(model.predict_proba(X_test)[:20], alone, atol=1e-5)
 
@@ -85,22 +104,22 @@ def test_pipeline_search_and_calibration(digits) -> None:
 def test_the_random_state_decides_everything_in_any_process(digits) -> None:
     X, X_test, y, _ = digits
     torch.manual_seed(1)
-    first = quick("vmf", max_epochs=2).fit(X, y).predict_proba(X_test)
+    first = quick("vmf", epochs=2).fit(X, y).predict_proba(X_test)
     torch.manual_seed(2)
     before = torch.random.get_rng_state()
     models = joblib.Parallel(n_jobs=2, backend="threading")(
-        joblib.delayed(lambda m: m.fit(X, y))(clone(quick("vmf", max_epochs=2))) for _ in range(2)
+        joblib.delayed(lambda m: m.fit(X, y))(clone(quick("vmf", epochs=2))) for _ in range(2)
     )
     assert torch.equal(before, torch.random.get_rng_state())
     for model in models:
         np.testing.assert_array_equal(first, model.predict_proba(X_test))
-    other = quick("vmf", max_epochs=2, random_state=1).fit(X, y).predict_proba(X_test)
+    other = quick("vmf", epochs=2, random_state=1).fit(X, y).predict_proba(X_test)
     assert not np.allclose(first, other)
 
 
 def test_processes_of_joblib_train_it(digits) -> None:
     X, X_test, y, y_test = digits
-    search = GridSearchCV(quick(max_epochs=8), {"dim": [4, 16]}, cv=2, n_jobs=2).fit(X, y)
+    search = GridSearchCV(quick(epochs=8), {"dim": [4, 16]}, cv=2, n_jobs=2).fit(X, y)
     assert search.score(X_test, y_test) > 0.9
 
 
@@ -117,7 +136,7 @@ def test_read_only_rows_are_learned_from_without_a_warning(digits) -> None:
     X, y = (a[:300].copy() for a in (digits[0], digits[2]))
     for array in (X, y):
         array.flags.writeable = False
-    quick("cosine", max_epochs=1).fit(X, y)
+    quick("cosine", epochs=1).fit(X, y)
     quick("cosine").partial_fit(X, y, classes=np.arange(10))
 
 
@@ -143,17 +162,30 @@ def test_sample_weight_decides_between_contradictions() -> None:
     X, y, weight = np.r_[X, X], np.r_[y, 1 - y], np.r_[np.full(400, 3.0), np.ones(400)]
     for head in ("standard", "vmf"):
         # Four distinct rows: one step an epoch.
-        model = quick(head, dim=4, lr=0.05, max_epochs=200)
+        model = quick(head, dim=4, lr=0.05, epochs=200)
         p = model.fit(X, y, sample_weight=weight).predict_proba([[-1.0], [1.0]])
         assert np.abs(p.diagonal() - 0.75).max() < 0.06
 
 
-def test_early_stopping_keeps_the_best_epoch(digits) -> None:
+def test_the_search_keeps_what_has_the_lowest_held_out_loss(digits) -> None:
+    X, X_test, y, y_test = digits
+    model = quick("standard", search=3, lr=None, hidden=None, pieces=None, epochs=6).fit(X, y)
+    assert len(model.trials_) == 4  # three short ones, one long
+    best = min(model.trials_, key=lambda trial: trial.calibrated_nll)
+    assert model.n_iter_ == best.best_epoch
+    assert model.candidate_.epochs == best.epochs
+    assert min(model.loss_curve_) == pytest.approx(best.nll, rel=0.011)
+    assert model.score(X_test, y_test) > 0.9
+
+
+def test_verbose_tells_of_every_trial(digits, capsys) -> None:
     X, _, y, _ = digits
-    model = quick("standard", lr=0.05, patience=4, max_epochs=100).fit(X, y)
-    best = int(np.argmin(model.loss_curve_))
-    assert model.n_iter_ == best + 1
-    assert len(model.loss_curve_) == best + 1 + 4 < 100
+    quick(search=2, epochs=2, lr=None, verbose=1).fit(X[:300], y[:300])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert said[0].startswith("cosine, candidate 1, 2 epochs: held-out NLL ")
+    quick(epochs=2).fit(X[:300], y[:300])
+    assert capsys.readouterr().out == ""
 
 
 def test_a_weight_of_two_is_a_row_given_twice_in_every_part(digits) -> None:
@@ -163,38 +195,92 @@ def test_a_weight_of_two_is_a_row_given_twice_in_every_part(digits) -> None:
     weight = np.random.default_rng(0).integers(0, 3, len(X))
     rows = np.random.default_rng(1).permutation(np.repeat(np.arange(len(X)), weight))
     for head in ("cosine", "vmf"):
-        weighted = quick(head, max_epochs=3).fit(X, y, sample_weight=weight)
-        repeated = quick(head, max_epochs=3).fit(X[rows], y[rows])
+        weighted = quick(head, epochs=3).fit(X, y, sample_weight=weight)
+        repeated = quick(head, epochs=3).fit(X[rows], y[rows])
         assert weighted.calibrator_.temperature == repeated.calibrator_.temperature != 1
         np.testing.assert_array_equal(weighted.predict_proba(X_test), repeated.predict_proba(X_test))
 
 
-def test_the_layer_with_the_lower_held_out_loss_is_kept() -> None:
-    random = np.random.default_rng(0)
-    X = random.normal(size=(600, 2)).astype(np.float32)
-    options = {"max_epochs": 12, "lr": 0.03, "random_state": 0}
-    assert SpaceformClassifier(**options).fit(X, X.prod(1) > 0).hidden_ == 256  # not linear
-    shifted = random.normal(size=(600, 40)).astype(np.float32)
-    assert SpaceformClassifier(**options).fit(shifted, shifted.sum(1) > 0).hidden_ == 0
+def test_what_is_not_linear_is_learned_by_default() -> None:
+    X = np.random.default_rng(0).normal(size=(900, 2)).astype(np.float32)
+    model = SpaceformClassifier(random_state=0).fit(X[:600], X[:600].prod(1) > 0)
+    assert model.candidate_.hidden
+    assert model.score(X[600:], X[600:].prod(1) > 0) > 0.93
 
 
 def test_wide_features_are_scaled_unless_a_dimension_is_asked_for() -> None:
     rng = np.random.default_rng(0)
     y = np.arange(90) % 3
-    X = rng.normal(size=(90, 300)) + np.eye(3)[y] @ rng.normal(size=(3, 300))
-    wide = SpaceformClassifier(hidden=0, max_epochs=5, random_state=0).fit(X, y)
-    z, (w, b) = wide.transform(X), wide.net_.parameters()
-    np.testing.assert_allclose(z, (X - wide.mean_) / wide.scale_ * w.detach().numpy() + b.detach().numpy())
+    X = rng.normal(size=(90, 1100)) + np.eye(3)[y] @ rng.normal(size=(3, 1100))
+    wide = SpaceformClassifier(epochs=5, random_state=0).fit(X, y)
+    z = wide.transform(X)
     assert wide.score(X, y) == 1
-    assert len(wide.get_feature_names_out()) == z.shape[1] == 300
-    for options, width in (({"dim": 8}, 8), ({"hidden": 16}, 256)):
-        model = SpaceformClassifier(**({"hidden": 0} | options), max_epochs=1, random_state=0).fit(X, y)
+    assert len(wide.get_feature_names_out()) == z.shape[1] == 1100
+    assert z.dtype == np.float64
+    for options, width in (({"dim": 8}, 8), ({"hidden": 16}, 32), ({"hidden": (16, 16), "dim": 5}, 5)):
+        model = SpaceformClassifier(**options, epochs=1, random_state=0).fit(X, y)
         assert model.transform(X).shape == (90, width)
+
+
+def test_sparse_rows_say_what_the_same_dense_ones_say(digits) -> None:
+    X, X_test, y, _ = digits
+    dense, sparse = quick().fit(X, y), quick().fit(csr_array(X), y)
+    np.testing.assert_array_equal(dense.predict_proba(X_test), sparse.predict_proba(csr_array(X_test)))
+    twice = (quick().partial_fit(rows, y, classes=np.arange(10)) for rows in (X, csr_array(X)))
+    np.testing.assert_array_equal(*(model.predict_proba(X_test) for model in twice))
+
+
+def test_sparse_rows_that_do_not_fit_into_memory_are_refused() -> None:
+    X = csr_array((np.ones(4), ([0, 1, 2, 3], [0, 1, 2, 3])), shape=(40, 2_000_000_000))
+    with pytest.raises(ValueError, match=r"would take 1280\.0 GB .* TruncatedSVD"):
+        quick().fit(X, np.arange(40) % 2)
+
+
+def test_balanced_class_weights_give_a_rare_class_the_same_say() -> None:
+    rng = np.random.default_rng(0)
+    y = (np.arange(1200) % 20 == 0).astype(int)
+    X = rng.normal(size=(1200, 2)) + 1.5 * y[:, None]
+    recall = [
+        (quick(class_weight=weight, epochs=15).fit(X, y).predict(X)[y == 1] == 1).mean()
+        for weight in (None, "balanced", {0: 1.0, 1: 19.0})
+    ]
+    assert recall[0] < 0.6
+    assert recall[1] > 0.75
+    assert recall[2] == pytest.approx(recall[1], abs=0.05)
+    # balanced: the sums of both classes are equal, as with weights by hand
+    by_hand = quick().fit(X, y, sample_weight=np.where(y == 1, 10.0, 1200 / 1140 / 2))
+    p = quick(class_weight="balanced").fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(by_hand.predict_proba(X), p, atol=1e-3)
+    with pytest.raises(ValueError, match="needs all rows at once"):
+        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
+
+
+def test_decision_function_is_the_log_of_the_probabilities(digits) -> None:
+    X, X_test, y, _ = digits
+    model = quick("vmf", epochs=2).fit(X, y)
+    np.testing.assert_allclose(
+        np.exp(model.decision_function(X_test)), model.predict_proba(X_test), atol=1e-6
+    )
+    two = quick().fit(X, y > 4)
+    p = two.predict_proba(X_test)
+    inside = p.min(1) > 1e-6
+    odds = np.log(p[inside, 1] / p[inside, 0])
+    np.testing.assert_allclose(two.decision_function(X_test)[inside], odds, atol=1e-4)
+
+
+def test_partial_fit_goes_on_after_a_fit(digits) -> None:
+    X, X_test, y, y_test = digits
+    model = quick(epochs=2, lr=0.01).fit(X[:200], y[:200])
+    before = model.score(X_test, y_test)
+    for _ in range(3):
+        model.partial_fit(X, y)
+    assert model.n_iter_ == 2 + 3
+    assert model.score(X_test, y_test) > before
 
 
 def test_a_held_out_part_without_mistakes_leaves_the_temperature_in_reach() -> None:
     X = np.repeat([[-1.0], [1.0]], 60, axis=0) + np.linspace(0, 0.1, 120)[:, None]
-    model = quick(max_epochs=20).fit(X, np.repeat([0, 1], 60))
+    model = quick(epochs=20).fit(X, np.repeat([0, 1], 60))
     assert model.score(X, np.repeat([0, 1], 60)) == 1
     assert 0.2 < model.calibrator_.temperature < 5
 
@@ -205,5 +291,5 @@ def test_errors_name_the_remedy(digits) -> None:
         quick().fit(X, np.zeros(len(X)))
     with pytest.raises(ValueError, match="NaN"):
         quick().fit(np.where(X > 15, np.nan, X), y)
-    with pytest.raises(ValueError, match="'head' parameter"):
+    with pytest.raises(ValueError, match=r"head must be one of .*, got 'vfm'"):
         SpaceformClassifier("vfm").fit(X, y)

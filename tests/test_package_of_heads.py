@@ -18,6 +18,8 @@ from heads import foreign_heads
 
 pytestmark = pytest.mark.slow
 
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'spaceform[export]'")
+
 HEADS = ("centre", "blurred")
 # All in one interpreter: each would take seconds to start.
 WORK = """
@@ -48,10 +50,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def taken(folder: Path) -> Path:
     """Where the package is installed, after every command has taken its two heads."""
-    folder = foreign_heads.registered(tmp_path_factory.mktemp("site"))
+    foreign_heads.registered(folder)
     rng = np.random.default_rng(0)
     y = np.arange(240) % 3
     np.savez(folder / "rows.npz", X=rng.normal(size=(240, 6)) + 2.5 * np.eye(3, 6)[y], y=y)
@@ -70,8 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_is_compared_searched_and_reported(name, site):
+def compared_searched_and_reported(name: str, site: Path) -> None:
     study = site / "spaceform-rows"
     assert name.title() in (study / "report" / "report.html").read_text()
     assert len((study / "search" / f"{name}.jsonl").read_text().splitlines()) > 3
@@ -81,16 +81,13 @@ def test_is_compared_searched_and_reported(name, site):
     assert metrics["accuracy"] > 0.85
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_is_searched_on_pixels(name, site):
+def searched_on_pixels(name: str, site: Path) -> None:
     """By Optuna, as nets that are trained end to end are."""
     recipe = tomllib.loads((site / "searched" / f"{name}.toml").read_text())
     assert (recipe["head"]["name"], recipe["data"]["name"]) == (name, "digits")
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_is_predicted_and_exported_alike(name, site):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'spaceform[export]'")
+def predicted_and_exported_alike(name: str, site: Path) -> None:
     session = onnxruntime.InferenceSession(site / f"{name}.onnx", providers=["CPUExecutionProvider"])
     x = np.load(site / "rows.npz")["X"].astype(np.float32)
     (p,) = session.run(["probabilities"], {session.get_inputs()[0].name: x})
@@ -99,7 +96,16 @@ def test_is_predicted_and_exported_alike(name, site):
     assert list(predicted["class"]) == list(p.argmax(1))
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_is_a_classifier_of_scikit_learn(name, site):
+def classifies(name: str, site: Path) -> None:
     found, y = np.load(site / f"{name}-classifier.npz"), np.load(site / "rows.npz")["y"]
     assert (found["classes"][found["p"].argmax(1)] == y).mean() > 0.85
+
+
+def test_both_go_the_whole_way(tmp_path):
+    """One test, so that the commands run once."""
+    site = taken(tmp_path)
+    for name in HEADS:
+        compared_searched_and_reported(name, site)
+        searched_on_pixels(name, site)
+        predicted_and_exported_alike(name, site)
+        classifies(name, site)

@@ -47,7 +47,7 @@ def test_tables_of_the_pages_are_those_of_the_kept_runs(module) -> None:
         assert named, page.name
         shown |= set(named)
         assert tables.rewritten(text) == text, f"{page.name} is not up to date: run results/tables.py"
-        wrong = text.replace(tables.table(named[0]), tables.table(named[0]).replace(" ± 0", " ± 1", 1))
+        wrong = text.replace(tables.table(named[0]), tables.table(named[0]).replace(" 0.", " 1.", 1))
         assert tables.rewritten(wrong) == text != wrong
     assert set(tables.TABLES) <= shown
 

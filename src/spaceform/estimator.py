@@ -1,13 +1,17 @@
-"""A scikit-learn classifier: standardise, project, and a head of any geometry."""
+"""A scikit-learn classifier: the engine for features, with a head of any geometry."""
 
-import threading
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -15,83 +19,73 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
+from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
-from spaceform.calibrators import TemperatureScaling
+from spaceform.engine import Candidate, Part, Rows, Training, Trial, finish, parts_of, refit, search
+from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
+from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
-from spaceform.heads.directional import DirectionalHead
-from spaceform.projection import ProjectionAndHead, Scaled, linear, with_hidden_layer
+from spaceform.nets import FeaturesNet
 
 Array = NDArray[Any]
+Features: TypeAlias = ArrayLike | sparray | spmatrix
 
-_building = threading.Lock()
-"""Parameters are drawn from torch's global generator, which threads share."""
+_TABLE_CANDIDATES = 4
+"""What `search="auto"` tries on a table: nets with pieces, without, larger, and the features as they are."""
 
-_HIDDEN = 256
-"""Units of the hidden layer that `hidden="auto"` tries."""
-
-_WIDEST = 256
-"""An embedding has no more coordinates than this, unless `dim` says so; wider features are scaled instead."""
-
-_START = {"init_ratio": 0.4, "beta": 1.0}
-"""The paper's start of heads with random class weights: better than their own where rates follow the size of
-the class weights, as here.
-"""
-
-_SMALLEST_HELD_OUT = 50
-"""A held-out part with fewer examples says too little; then three parts take turns in being held out."""
-
-_LOG_TEMPERATURE_SPREAD = 0.5
-"""Of the prior of log T: a held-out part without mistakes would send T to 0."""
+_BLOCK = 1024
+"""Rows that are predicted at a time."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """Features in, calibrated probabilities out, through an embedding in the geometry of your choice.
 
-    The embedding is a linear function of the standardised features, or has a ReLU layer of `hidden` units;
-    "auto" tries 0 and 256 and keeps what has the lower held-out loss. It has `dim` coordinates; None: as many
-    as features or classes, at most 256, but where more than 256 features meet no hidden layer the embedding
-    is these features, each with a weight and an offset of its own. The head is one of `spaceform.HEADS` by
-    name, with `head_options` for its constructor; the stochastic ones start at the paper's β and λ. Training
-    is AdamW on mini-batches (`batch_size=None`: a sixteenth of the data, 32 to 256 rows) with `dropout` of
-    features.
+    The head is one of `spaceform.HEADS` by name, those of other packages among them, with `head_options` for
+    its constructor. The net and its rates are those with which `spaceform compare` starts on such features:
+    for tables (fewer than 100 columns) two hidden layers on features in pieces, for embeddings a projection,
+    for more than 1000 columns a scale of each. `search` is a number of candidates, the same as those of
+    `compare`: the one with the lowest held-out loss is used. "auto" is 4 for tables and 1 otherwise. `hidden`
+    (0, a number of units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`, `batch_size` and
+    `epochs` replace those of all candidates.
 
-    First a stratified `validation_fraction` is held out: the rate is halved when its loss stalls for
-    `patience`/2 epochs, training stops when it stalls for `patience`, and a temperature is fitted on it at
-    the best epoch (`calibrate`). Then the network is trained anew on everything, as long and at the same
-    rates. Where that part would have fewer than 50 rows, three thirds take turns in being held out; where a
-    class has fewer than three rows, nothing is, and training takes `max_epochs`.
+    First a stratified `validation_fraction` is held out; it decides between candidates, says at which epoch
+    to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows. Where that
+    part would have fewer than 200 rows, three thirds take turns in being held out, and a new model learns all
+    rows; where a class has fewer than three rows, nothing is held out.
 
-    `sample_weight` enters all of it: standardisation, training, stopping and temperature. Rows are first put
-    in an order of their own, equal ones as one row with their weights added: a weight of two is a row given
-    twice, to the last bit, and the order in which rows are given does not matter.
+    `class_weight` (None, "balanced", or a weight for each label) and `sample_weight` multiply, and enter all
+    of it: standardisation, training, stopping and temperature. Rows are first put in an order of their own,
+    equal ones as one row with their weights added: a weight of two is a row given twice, to the last bit, and
+    the order in which rows are given does not matter.
 
-    The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones
-    (`spaceform.heads._kernels.fixed_draws`): the same row has the same probabilities in every batch.
-
-    float64 input is computed in float64, float32 in float32, which is twice as fast.
+    The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones: the same
+    row has the same probabilities in every batch. Sparse rows are made dense in float32. Training is in
+    float32; what was fitted on float64 predicts in float64.
     """
 
     _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 (scikit-learn's own convention)
-        "head": [StrOptions(set(HEADS))],
+        "head": [str],
+        "search": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "hidden": [Interval(Integral, 0, None, closed="left"), tuple, list, None],
         "dim": [Interval(Integral, 1, None, closed="left"), None],
-        "hidden": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "head_options": [dict, None],
-        "standardize": ["boolean"],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
-        "lr": [Interval(Real, 0, None, closed="neither")],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "pieces": [Interval(Integral, 0, None, closed="left"), None],
+        "dropout": [Interval(Real, 0, 1, closed="left"), None],
+        "lr": [Interval(Real, 0, None, closed="neither"), None],
+        "weight_decay": [Interval(Real, 0, None, closed="left"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, None, closed="left"), None],
+        "head_options": [dict, None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
         "calibrate": ["boolean"],
+        "verbose": ["verbose"],
         "device": [str],
         "random_state": ["random_state"],
     }
@@ -100,43 +94,50 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         self,
         head: str = "cosine",
         *,
+        search: int | Literal["auto"] = "auto",
+        hidden: int | tuple[int, ...] | None = None,
         dim: int | None = None,
-        hidden: int | Literal["auto"] = "auto",
-        head_options: dict[str, Any] | None = None,
-        standardize: bool = True,
-        dropout: float = 0.3,
-        lr: float = 0.003,
-        weight_decay: float = 0.0,
+        pieces: int | None = None,
+        dropout: float | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
         batch_size: int | None = None,
-        max_epochs: int = 100,
+        epochs: int | None = None,
+        head_options: dict[str, Any] | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         validation_fraction: float = 0.1,
-        patience: int = 8,
         calibrate: bool = True,
+        verbose: int = 0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.head = head
-        self.dim = dim
+        self.search = search
         self.hidden = hidden
-        self.head_options = head_options
-        self.standardize = standardize
+        self.dim = dim
+        self.pieces = pieces
         self.dropout = dropout
         self.lr = lr
         self.weight_decay = weight_decay
         self.batch_size = batch_size
-        self.max_epochs = max_epochs
+        self.epochs = epochs
+        self.head_options = head_options
+        self.class_weight = class_weight
         self.validation_fraction = validation_fraction
-        self.patience = patience
         self.calibrate = calibrate
+        self.verbose = verbose
         self.device = device
         self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     # Fitting.
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> "SpaceformClassifier":
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SpaceformClassifier":
         """Fit from scratch."""
         X, y, weight = self._validated(X, y, sample_weight, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -146,208 +147,219 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 f"a classifier needs at least two classes, got one class: {self.classes_[labels[:1]]}; "
                 "check y and sample_weight"
             )
-        self._start(X, weight)
-        x, target, w = self._tensors(X, labels, weight, _dtype(X))
-        parts = self._parts(labels)
-        widths = (0, _HIDDEN) if self.hidden == "auto" else (self.hidden,)
-        self.hidden_, rates = widths[0], [1.0] * self.max_epochs
+        self._forget()
+        rows = self._rows(X, labels, weight * self._class_weights(labels, weight)[labels])
+        parts = self._parts(rows)
+        fixed: dict[str, Any] = {"seed": self._seed, "classes": len(self.classes_)}
+        candidates = self._candidates(X.shape[1], len(parts[0].train) if parts else len(rows))
         if parts:
-            rehearsed = {width: self._rehearse(x, target, w, parts, width) for width in widths}
-            self.hidden_ = min(rehearsed, key=lambda width: min(rehearsed[width].losses))
-            rates, self.loss_curve_ = rehearsed[self.hidden_].rates, rehearsed[self.hidden_].losses
+            found = search(self.head, candidates, parts, on_trial=self._tell, **fixed)
+            assert found.fitted is not None  # nothing was taken up from an earlier search
+            self.candidate_, self.trials_ = found.candidate, list(found.trials)
+            self.loss_curve_ = [look.held_out_nll for look in found.fitted.history]
+            self.n_iter_ = found.fitted.best_epoch
             if self.calibrate:
-                held_out = torch.cat([rows for _, rows in parts])
-                logits = rehearsed[self.hidden_].logits
-                relative = w[held_out] / w[held_out].mean()
-                self.calibrator_ = TemperatureScaling(prior_spread=_LOG_TEMPERATURE_SPREAD)
-                self.calibrator_.fit(logits, target[held_out], weight=relative)
-        self._network = self._new_network(x, self.hidden_)
-        trained = [self._network.train_epoch(x, target, w, *step) for step in enumerate(rates)]
-        if not parts:
-            self.loss_curve_ = trained
-        self.n_iter_ = len(rates)
+                self.calibrator_ = found.fitted.calibrator()
+            model = finish(self.head, self.candidate_, found.fitted, rows, **fixed)
+        else:
+            self.candidate_, self.trials_, self.loss_curve_ = candidates[0], [], []
+            self.n_iter_ = self.candidate_.epochs
+            model = refit(self.head, self.candidate_, rows, epochs=self.n_iter_, **fixed)
+        self._inputs, self._dtype = model.net.inputs, rows.x.dtype
+        self._model = model.to(self._dtype)
         return self
-
-    def _rehearse(
-        self, x: Tensor, y: Tensor, w: Tensor, parts: list[tuple[Tensor, Tensor]], hidden: int
-    ) -> "_Rehearsal":
-        """Train with each part held out, all in step."""
-        networks = [self._new_network(x[train], hidden) for train, _ in parts]
-        held_out = torch.cat([rows for _, rows in parts])
-        rates: list[float] = []
-        losses: list[float] = []
-        best, best_logits, rate = 0, torch.empty(0), 1.0
-        for epoch in range(self.max_epochs):
-            rates.append(rate)
-            for network, (train, _) in zip(networks, parts, strict=True):
-                network.train_epoch(x[train], y[train], w[train], epoch, rate)
-            found = [n.logits(x[rows]) for n, (_, rows) in zip(networks, parts, strict=True)]
-            logits = torch.cat(found, dim=1)
-            losses.append(_weighted_nll(logits, y[held_out], w[held_out]))
-            if epoch == 0 or losses[epoch] < losses[best]:
-                best, best_logits = epoch, logits
-            elif epoch - best >= self.patience:
-                break
-            elif (epoch - best) % max(1, self.patience // 2) == 0:
-                rate /= 2
-        return _Rehearsal(rates[: best + 1], losses, best_logits)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
         self,
-        X: ArrayLike,
+        X: Features,
         y: ArrayLike,
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> "SpaceformClassifier":
         """One pass over a part of the data; the first call names all `classes`, and standardises for all."""
-        first = not hasattr(self, "_network")
+        first = not hasattr(self, "_model")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes=, every class that will come")
             self.classes_ = np.unique(np.asarray(classes))
-            self._start(X, weight)
-            self.hidden_ = 0 if self.hidden == "auto" else self.hidden
-            x = self._standardised(X, _dtype(X))
-            self._network = self._new_network(x, self.hidden_)
-            self.n_iter_ = 0
+            self._forget()
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
         if not np.isin(y, self.classes_).all():
             strange = np.setdiff1d(y, self.classes_)
             raise ValueError(f"y holds classes that the first call did not name: {strange!r}")
+        if self.class_weight == "balanced":
+            raise ValueError('class_weight="balanced" needs all rows at once; give partial_fit a dict')
         labels = np.searchsorted(self.classes_, y)
-        self._network.train_epoch(*self._tensors(X, labels, weight), epoch=self.n_iter_)
-        self.n_iter_ += 1
+        self._learn(self._rows(X, labels, weight * self._class_weights(labels, weight)[labels]))
         return self
 
+    def _learn(self, rows: Rows) -> None:
+        """One pass over these rows at a constant rate; the first ones decide the standardisation."""
+        if not hasattr(self, "_model"):
+            self._inputs, self._dtype = inputs_of(rows), rows.x.dtype
+            self.candidate_, self.n_iter_ = self._candidates(rows.x.shape[1], len(rows))[0], 0
+        seen = rows.seen_by(self._inputs)
+        if not hasattr(self, "_run"):
+            start = copy.deepcopy(self._model).float() if hasattr(self, "_model") else None
+            fixed: dict[str, Any] = {"seed": self._seed, "classes": len(self.classes_), "start": start}
+            self._run = Training(self.head, self.candidate_, seen, **fixed)
+        self._run.epoch(seen, [self.candidate_.lr] * self._run.batches(seen))
+        self._model = copy.deepcopy(self._run.model(self._inputs)).to(self._dtype)
+        self.n_iter_ += 1
+
     @property
-    def net_(self) -> nn.Module:
-        """The projection: standardised features in, embeddings out."""
-        return self._network.net
+    def net_(self) -> FeaturesNet:
+        """Features in, embeddings out; standardisation is a part of it."""
+        return self._model.net
 
     @property
     def head_(self) -> Head:
         """The fitted head."""
-        return self._network.head
+        return self._model.head
 
     # Predicting.
 
-    def predict_proba(self, X: ArrayLike) -> Array:
+    def predict_proba(self, X: Features) -> Array:
         """Probabilities of the classes in the order of `classes_`, calibrated where `fit` held data out."""
-        x = self._inputs(X)
-        logits = self._network.logits(x)
-        calibrated = getattr(self, "calibrator_", None)
-        log_p = calibrated(logits) if calibrated is not None else log_mean_softmax(logits)
-        p: Array = log_p.softmax(-1).double().cpu().numpy()
+        p = np.exp(self._log_proba(X))
         return p / p.sum(1, keepdims=True)
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: Features) -> Array:
         """The most probable class."""
-        p = self.predict_proba(X)
-        return self.classes_[p.argmax(1)]
+        best = self._log_proba(X).argmax(1)
+        return self.classes_[best]
 
-    def transform(self, X: ArrayLike) -> Array:
+    def decision_function(self, X: Features) -> Array:
+        """Log-probabilities of all classes; of two classes, the log of the odds of the second."""
+        log_p = self._log_proba(X)
+        return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
+
+    def transform(self, X: Features) -> Array:
         """Embeddings, un-normalised: compare them by `head_.geometry`."""
-        x = self._inputs(X)
-        z: Array = self._network.embed(x).cpu().numpy()
-        return z
+        return self._for_rows(X, lambda x: self._model.embed(x))
 
-    def confidence(self, X: ArrayLike) -> Array:
+    def confidence(self, X: Features) -> Array:
         """How sure the network is of each embedding: its norm, or its concentration. Not a probability."""
-        x = self._inputs(X)
-        with torch.no_grad():
-            c: Array = self.head_.confidence(self._network.embed(x)).cpu().numpy()
-        return c
+        return self._for_rows(X, lambda x: self.head_.confidence(self._model.embed(x)))
 
     @property
     def _n_features_out(self) -> int:
         return int(self.head_.dim)
 
+    def _log_proba(self, X: Features) -> Array:
+        calibrated = getattr(self, "calibrator_", log_mean_softmax)
+        return self._for_rows(X, lambda x: calibrated(self._model.logits(x)).double())
+
+    def _for_rows(self, X: Features, function: Callable[[Tensor], Tensor]) -> Array:
+        """What the model says of checked rows, block by block."""
+        check_is_fitted(self, "_model")
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        with torch.no_grad():
+            found = [function(_tensor(block).to(self.device)).cpu() for block in _blocks(X)]
+        said: Array = torch.cat(found).numpy()
+        return said
+
     # The parts.
 
     def _validated(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool
+        self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Array, Array, Array]:
-        x, target = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
+        if self.head not in HEADS:
+            raise ValueError(f"head must be one of {', '.join(HEADS)}, got {self.head!r}")
+        types = [np.float64, np.float32]
+        x, target = validate_data(self, X, y, accept_sparse="csr", dtype=types, reset=reset)
         check_classification_targets(target)
-        return x, target, _check_sample_weight(sample_weight, x, dtype=x.dtype, ensure_non_negative=True)
+        weight = _check_sample_weight(sample_weight, x, dtype=x.dtype, ensure_non_negative=True)
+        return _dense(x), target, weight
 
-    def _start(self, X: Array, weight: Array) -> None:
-        """The seed, and the standardisation of `X`."""
-        self.__dict__.pop("calibrator_", None)
+    def _forget(self) -> None:
+        """Whatever an earlier fit left; and a new seed."""
+        for name in ("_model", "_run", "calibrator_"):
+            self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.mean_ = np.zeros(X.shape[1])
-        self.scale_ = np.ones(X.shape[1])
-        if self.standardize:
-            self.mean_ = np.average(X.astype(np.float64), axis=0, weights=weight)
-            spread = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weight))
-            self.scale_ = np.where(spread > 1e-12 * np.abs(self.mean_), spread, 1.0)
-            self.scale_[self.scale_ == 0] = 1.0
 
-    def _new_network(self, x: Tensor, hidden: int) -> "ProjectionAndHead":
-        """A network for data like `x`; the same one whenever it is asked for."""
-        features, classes = x.shape[1], len(self.classes_)
-        dim = self.dim or min(_WIDEST, max(features, classes, 2))
-        with _building, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed)
-            if hidden:
-                net = with_hidden_layer(features, hidden, dim)
-            elif self.dim is None and features > _WIDEST:
-                net, dim = Scaled(features), features
-            else:
-                net = linear(x, dim)
-            net = net.to(x)
-            starts_random = issubclass(HEADS[self.head], DirectionalHead)
-            options = (_START if starts_random else {}) | (self.head_options or {})
-            head = HEADS[self.head](dim, classes, **options).to(x)
-            head.prepare(net(x).detach())
-        batch = self.batch_size or min(256, max(32, len(x) // 16))
-        return ProjectionAndHead(net, head, self.lr, self.weight_decay, self.dropout, batch, self._seed)
+    def _rows(self, X: Array, labels: Array, weight: Array) -> Rows:
+        return Rows.of(*(_tensor(array).to(self.device) for array in (X, labels, weight)))
 
-    def _parts(self, labels: Array) -> list[tuple[Tensor, Tensor]]:
-        """(rows to train on, rows held out): one such pair, three, or none."""
-        n, rarest = len(labels), int(np.bincount(labels)[np.unique(labels)].min())
-        size = round(n * self.validation_fraction)
-        if size == 0 or rarest < 3:
-            return []
-        split = (
-            StratifiedShuffleSplit(1, test_size=size, random_state=self._seed)
-            if size >= max(_SMALLEST_HELD_OUT, len(np.unique(labels)))
-            else StratifiedKFold(3, shuffle=True, random_state=self._seed)
+    def _class_weights(self, labels: Array, weight: Array) -> Array:
+        """For each class; "balanced": every class has the same sum of weights."""
+        if self.class_weight is None:
+            return np.ones(len(self.classes_))
+        if self.class_weight == "balanced":
+            sums = np.bincount(labels, weight, minlength=len(self.classes_))
+            return np.divide(weight.sum(), len(sums) * sums, out=np.zeros_like(sums), where=sums > 0)
+        found: Array = compute_class_weight(
+            dict(self.class_weight), classes=self.classes_, y=self.classes_[labels]
         )
-        return [
-            (torch.from_numpy(train), torch.from_numpy(held_out))
-            for train, held_out in split.split(np.zeros((n, 1)), labels)
-        ]
+        return found
 
-    def _inputs(self, X: ArrayLike) -> Tensor:
-        """Checked and standardised features, in the type that the network was fitted in."""
-        check_is_fitted(self, "_network")
-        return self._standardised(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
+    def _candidates(self, features: int, rows: int) -> list[Candidate]:
+        """Those of the engine, with what was given in place of their own."""
+        size = (_TABLE_CANDIDATES if features < NARROW else 1) if self.search == "auto" else self.search
+        names = ("dim", "pieces", "dropout", "lr", "weight_decay", "batch_size", "epochs")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.hidden is not None:
+            given["hidden"] = tuple(int(units) for units in np.atleast_1d(self.hidden) if units > 0)
+        found: list[Candidate] = []
+        for candidate in space(self.head, features, len(self.classes_), rows, size=size):
+            options = {**candidate.options, **(self.head_options or {})}
+            made = replace(candidate, **given, options=options)
+            found += [] if made in found else [made]
+        return found
 
-    def _standardised(self, X: Array, dtype: torch.dtype | None = None) -> Tensor:
-        dtype = next(self.net_.parameters()).dtype if dtype is None else dtype
-        return torch.as_tensor((X - self.mean_) / self.scale_).to(self.device, dtype)
+    def _parts(self, rows: Rows) -> list[Part]:
+        """Rows to train on and rows held out: one such pair, three, or none."""
+        labels = rows.y.cpu().numpy()
+        counts = np.bincount(labels)
+        size = round(len(rows) * self.validation_fraction)
+        if size == 0 or counts[counts > 0].min() < 3:
+            return []
+        if size < SMALLEST_HELD_OUT or size < np.count_nonzero(counts):
+            return parts_of(rows, None, seed=self._seed)
+        split = StratifiedShuffleSplit(1, test_size=size, random_state=self._seed)
+        train, held_out = (torch.from_numpy(part) for part in next(split.split(labels[:, None], labels)))
+        return parts_of(rows[train], rows[held_out], seed=self._seed)
 
-    def _tensors(
-        self, X: Array, labels: Array, weight: Array, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        x = self._standardised(X, dtype)
-        return x, torch.as_tensor(labels).to(self.device), torch.as_tensor(weight).to(x)
+    def _tell(self, trial: Trial) -> None:
+        if self.verbose:
+            said = trial.error or f"held-out NLL {trial.calibrated_nll:.4f}, accuracy {trial.accuracy:.2%}"
+            about = f"{self.head}, candidate {trial.candidate + 1}, {trial.epochs} epochs"
+            print(f"{about}: {said}, {trial.seconds:.1f} s", flush=True)
 
 
-def _dtype(X: Array) -> torch.dtype:
-    return torch.float64 if X.dtype == np.float64 else torch.float32
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
 
 
-class _Rehearsal(NamedTuple):
-    rates: list[float]
-    """Up to the best epoch, relative to `lr`."""
-    losses: list[float]
-    logits: Tensor
-    """Of all held-out rows at the best epoch, part by part."""
+def _blocks(X: Any) -> Iterator[Array]:
+    for i in range(0, X.shape[0], _BLOCK):
+        block = X[i : i + _BLOCK]
+        yield block.astype(np.float32).toarray() if issparse(X) else block
+
+
+def _dense(X: Any) -> Array:
+    """Sparse rows in float32, block by block, if they leave room for what a fit needs."""
+    if not issparse(X):
+        dense: Array = X
+        return dense
+    needed, free = 4 * 4 * X.shape[0] * X.shape[1], _free_memory()  # the rows, and three times as much
+    if needed > free:
+        raise ValueError(
+            f"sparse X of shape {X.shape} would take {needed / 1e9:.1f} GB to fit once it is dense, and "
+            f"{free / 1e9:.1f} GB are free; reduce its columns first, e.g. with sklearn's TruncatedSVD(256)"
+        )
+    return np.concatenate([*_blocks(X)])
+
+
+def _free_memory() -> float:
+    """In bytes; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
 
 
 def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array]:
@@ -360,8 +372,3 @@ def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array
     groups = [rows[key] for key in sorted(rows)]
     first = np.array([group[0] for group in groups], dtype=np.intp)
     return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
-
-
-def _weighted_nll(logits: Tensor, y: Tensor, w: Tensor) -> float:
-    nll = -log_mean_softmax(logits).gather(1, y[:, None])[:, 0]
-    return float((nll * w).sum() / w.sum())

@@ -1,7 +1,7 @@
 """Sentences for people: errors with their exit codes, names that do not exist, counted things."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _INPUT = (ValueError, OSError, ImportError, KeyError)
 """What the user can put right: arguments, files, missing packages."""
@@ -47,6 +47,17 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def capital(text: str) -> str:
+    """The first letter large, as a sentence begins; a first word with capitals of its own stays: vMF."""
+    first = text.split(maxsplit=1)[0] if text else ""
+    return text if first != first.lower() else text[:1].upper() + text[1:]
+
+
 _LISTED = 12  # names that a sentence has room for
 
 
@@ -63,8 +74,8 @@ def no_option(what: str, of: str, option: str, known: Iterable[str]) -> str:
 def _choices(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(known) or "none"
+    names = ", ".join(known) or "none"
     if len(known) > _LISTED:
         nearest = difflib.get_close_matches(name, known, n=_LISTED // 2, cutoff=0)
-        listed = f"{', '.join(nearest)} ({len(known)} in all)"
-    return f"{hint}choose from {listed}"
+        names = f"{', '.join(nearest)} ({len(known)} in all)"
+    return f"{hint}choose from {names}"

@@ -55,6 +55,7 @@ def test_train_evaluate_and_again(call, tmp_path):
         "outputs.npz",
         "recipe.json",
         "result.json",
+        "timing.json",
     ]
     code, _, error = call("train", "digits/cosine", *FAST, "--set", "seed=1", "--out", out)
     assert code == 2

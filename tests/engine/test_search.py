@@ -52,14 +52,24 @@ def test_the_first_candidate_has_the_defaults_and_all_values_are_tried():
 def test_the_best_trial_has_the_lowest_loss_and_later_rungs_have_fewer_candidates():
     found = search("cosine", SMALL, digits_parts(), classes=10, seed=0)
     counts = [sum(t.rung == rung for t in found.trials) for rung in range(3)]
-    assert counts == [6, 2, 1]
+    assert counts == [6, 2, 0]
     assert found.best.score == min(t.score for t in found.trials)
     assert found.candidate == replace(SMALL[found.best.candidate], epochs=found.best.epochs)
+    assert {t.epochs for t in found.trials} == {2, 8}
     assert found.complete
     again = rehearse("cosine", found.candidate, digits_parts(), seed=0, classes=10)
     assert torch.equal(again.logits, found.fitted.logits)
     ranked = sorted((t for t in found.trials if t.rung == 0), key=lambda t: t.score)
     assert {t.candidate for t in found.trials if t.rung == 1} == {t.candidate for t in ranked[:2]}
+
+
+def test_one_candidate_is_trained_once_and_the_best_of_many_also_for_twice_as_long():
+    one = search("cosine", SMALL[:1], digits_parts(), classes=10, seed=0)
+    assert [t.epochs for t in one.trials] == [8]
+    many = [replace(c, epochs=2, weight_decay=d) for c in SMALL for d in (0.0, 0.1)]
+    found = search("cosine", many, digits_parts(), classes=10, seed=0)
+    assert [sum(t.rung == rung for t in found.trials) for rung in range(3)] == [12, 3, 1]
+    assert found.trials[-1].epochs == 4
 
 
 def test_a_search_that_was_killed_goes_on_to_the_same_result():

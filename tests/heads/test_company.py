@@ -307,27 +307,22 @@ def compiled_cases(backend, *names):
     return run.stdout.splitlines(), run.stderr[-4000:]
 
 
-@pytest.fixture(scope="module")
-def in_one_graph():
-    return compiled_cases("aot_eager")
+@pytest.mark.slow
+def test_every_head_compiles_as_one_graph():
+    """One test, so that one process compiles them all: most of the time goes into starting the compiler."""
+    held, errors = compiled_cases("aot_eager")
+    assert set(held) == {f"{name} {dim} {chunk} aot_eager" for name, dim, chunk in graphs.CASES}, errors
 
 
-@pytest.mark.parametrize(("name", "dim", "chunk"), graphs.CASES)
-def test_compiles_as_one_graph(name, dim, chunk, in_one_graph):
-    held, errors = in_one_graph
-    assert f"{name} {dim} {chunk} aot_eager" in held, errors
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
 def test_compiles_to_machine_code():
     held, errors = compiled_cases("inductor", "cosine")
     assert held == ["cosine 3 None inductor"], errors
 
 
-@pytest.fixture(scope="module")
-def two_processes(tmp_path_factory):
+def gradients_of_two_processes(folder):
     """The gradients that two gloo processes agree on, each with half of the batch."""
-    folder = tmp_path_factory.mktemp("gloo")
     command = [sys.executable, ddp.__file__]
     ranks = [
         subprocess.Popen(
@@ -341,20 +336,25 @@ def two_processes(tmp_path_factory):
     return torch.load(folder / "out", weights_only=True)
 
 
-@every_head
-def test_two_processes_agree_with_one(name, two_processes):
-    model, (x, y) = ddp.Model(name).double(), ddp.batch()
-    if isinstance(model.head, DeterministicHead):
-        loss = model(x, y)
-    else:
-        # The joined batch with the draws of the two.
-        halves = zip(x.chunk(2), y.chunk(2), strict=True)
-        loss = torch.cat([model(*half, torch.Generator().manual_seed(r)) for r, half in enumerate(halves)])
-    loss.mean().backward()
-    for key, parameter in model.named_parameters():
-        torch.testing.assert_close(two_processes[name][key], parameter.grad, rtol=1e-9, atol=1e-12)
+@pytest.mark.slow
+def test_two_processes_agree_with_one(tmp_path):
+    found = gradients_of_two_processes(tmp_path)
+    assert set(found) == set(HEADS)
+    for name in HEADS:
+        model, (x, y) = ddp.Model(name).double(), ddp.batch()
+        if isinstance(model.head, DeterministicHead):
+            loss = model(x, y)
+        else:
+            # The joined batch with the draws of the two.
+            halves = zip(x.chunk(2), y.chunk(2), strict=True)
+            draws = (torch.Generator().manual_seed(rank) for rank in range(2))
+            loss = torch.cat([model(*half, g) for half, g in zip(halves, draws, strict=True)])
+        loss.mean().backward()
+        for key, parameter in model.named_parameters():
+            torch.testing.assert_close(found[name][key], parameter.grad, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_compiler_is_not_imported():
     """Importing it takes seconds; who compiles pays."""
     code = (

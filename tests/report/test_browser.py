@@ -1,5 +1,6 @@
 """The page in a real browser: what people do with it, in headless Chromium."""
 
+import json
 import os
 import shutil
 import time
@@ -309,11 +310,68 @@ def test_paper_shows_what_is_folded_and_the_screen_folds_it_again(opened) -> Non
 
 def test_evidence_is_one_click_away(opened) -> None:
     page = opened()
-    card = page.locator(".card").first
+    card = page.locator("article.card").first
     assert not card.locator("table").is_visible()
     card.locator("summary").click()
     assert card.locator("table").is_visible()
     assert card.locator("tbody tr").count() == 4
+
+
+def test_the_picture_shows_one_goal_at_a_time(opened) -> None:
+    page = opened()
+    figures, buttons = page.locator(".picture figure"), page.locator(".picture [data-panel]")
+    assert figures.count() == buttons.count() == 2
+    assert [figures.nth(i).is_visible() for i in range(2)] == [True, False]
+    buttons.nth(1).focus()
+    page.keyboard.press("Enter")
+    assert [figures.nth(i).is_visible() for i in range(2)] == [False, True]
+    assert [buttons.nth(i).get_attribute("aria-pressed") for i in range(2)] == ["false", "true"]
+    page.emulate_media(media="print")
+    assert [figures.nth(i).is_visible() for i in range(2)] == [True, True]
+
+
+def test_other_weights_recommend_the_head_of_least_weighted_loss(opened) -> None:
+    page = opened()
+    form = page.locator(".weights")
+    losses = page.evaluate("JSON.parse(document.getElementById('digits-losses').textContent)")
+    sliders, status = form.locator("input"), form.locator("[role=status]")
+    assert sliders.count() == len(losses["goals"]) == 2
+    labels = [head["label"] for head in losses["heads"]]
+    headline = page.locator("header .verdict").inner_text()
+    assert status.inner_text() == headline
+    assert headline.startswith(f"Choose {labels[losses['choice']]}")
+    for shares in ((100, 0), (0, 100), (50, 50)):
+        for i, share in enumerate(shares):
+            sliders.nth(i).fill(str(share))
+        loss = np.array(shares) / sum(shares) @ np.array([goal["loss"] for goal in losses["goals"]])
+        order = [labels[i] for i in np.argsort(loss, kind="stable")]
+        assert status.inner_text() == f"With these weights choose {order[0]}."
+        assert form.locator("tbody th").all_inner_texts() == order
+        shown = [float(text) for text in form.locator("tbody td").all_inner_texts()]
+        assert np.allclose(shown, sorted(loss), atol=0.0051)
+    sliders.nth(0).focus()
+    page.keyboard.press("ArrowLeft")
+    assert form.locator("output").first.inner_text() == "49"
+    for i in range(2):
+        sliders.nth(i).fill("0")
+    assert status.inner_text() == "Give at least one goal a weight."
+    form.locator("[type=reset]").click()
+    until(page, "document.querySelector('.weights [role=status]').textContent.startsWith('Choose ')")
+    assert status.inner_text() == headline
+
+
+def test_weights_of_the_study_are_kept_whatever_they_are(tmp_path, make_study, opened) -> None:
+    study = make_study(tmp_path / "s", heads=("standard", "cosine"), items=200)
+    for job in study.jobs:  # with a calibrator there are four goals, of weights 4, 3, 1 and 1
+        file = study.path(job) / "metrics.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "calibrator": "temperature"}))
+    path = tmp_path / "report.html"
+    path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
+    page = opened(path=path)
+    sliders = page.locator(".weights input")
+    assert [sliders.nth(i).input_value() for i in range(sliders.count())] == ["44", "33", "11", "11"]
+    said = page.locator(".weights [role=status]").inner_text()
+    assert said == page.locator("header .verdict").inner_text()
 
 
 def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> None:

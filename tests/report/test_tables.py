@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from spaceform.report.contents import compute
 from spaceform.report.records import collect
 from spaceform.report.tables import (
     MISSING,
@@ -18,7 +19,6 @@ from spaceform.report.tables import (
     frame,
     paper_tables,
     runs,
-    summary,
 )
 from spaceform.report.typeset import comma_separated, latex, markdown
 from spaceform.run.recipe import RecipeError
@@ -35,6 +35,10 @@ TABLE = Table(
         Line("a|b_c", "x", (MISSING, Cell("2.00 ± 0.20", 0.02, 0.002, 3), Cell("finished"))),
     ),
 )
+
+
+def no_marks(_group):
+    return {}
 
 
 def test_markdown_marks_the_best_and_escapes() -> None:
@@ -68,8 +72,8 @@ def test_csv_holds_plain_numbers() -> None:
 
 def test_summary_is_mean_and_standard_error_over_seeds(tmp_path, make_study) -> None:
     make_study(tmp_path / "s", heads=("standard", "cosine"), seeds=3)
-    group = collect([tmp_path / "s"]).groups[0]
-    table = summary(group)
+    (part,) = compute(collect([tmp_path / "s"])).parts
+    group, table = part.group, part.summary
     values = [record.metrics["accuracy"] for record in group.of("cosine")]
     cell = table.lines[1].cells[0]
     assert table.lines[1].label == "Cosine"
@@ -77,7 +81,11 @@ def test_summary_is_mean_and_standard_error_over_seeds(tmp_path, make_study) -> 
     error = np.std(values, ddof=1) / np.sqrt(3)
     assert cell.sem == pytest.approx(error)
     assert cell.text == f"{100 * np.mean(values):.2f} ± {100 * error:.2f}"
-    assert any(line.cells[0].bold for line in table.lines)
+    for place, measure in enumerate(part.results.measures):
+        marked = {
+            label for label, line in zip(group.labels, table.lines, strict=True) if line.cells[place].bold
+        }
+        assert marked == part.advice.leading(measure.column) != frozenset()
     assert [line.label for line in runs(group).lines] == [r.name for r in group.records]
 
 
@@ -85,7 +93,7 @@ def test_the_paper_stands_beside_ours_on_its_own_data(tmp_path, make_study) -> N
     make_study(tmp_path / "mnist", heads=("standard", "vmf"), data="mnist")
     make_study(tmp_path / "own", heads=("standard", "vmf"))
     collection = collect([tmp_path / "mnist", tmp_path / "own"])
-    tables = {table.number: table for table in paper_tables(collection)}
+    tables = {table.number: table for table in paper_tables(collection.groups, no_marks)}
     assert list(tables) == ["Table 1", "Table 2", "Table 3"]
     accuracy = tables["Table 2"]
     assert [(c.over, c.title) for c in accuracy.columns] == [
@@ -114,7 +122,7 @@ def test_the_paper_stands_beside_ours_on_its_own_data(tmp_path, make_study) -> N
 def test_retrieval_has_table_4(tmp_path, make_study) -> None:
     make_study(tmp_path / "s", heads=("standard", "cosine"), data="cub200", task="retrieval")
     collection = collect([tmp_path / "s"])
-    (table,) = paper_tables(collection)
+    (table,) = paper_tables(collection.groups, no_marks)
     assert table.number == "Table 4"
     assert [c.over for c in table.columns][:2] == ["CUB200-2011, own metric"] * 2
     assert table.lines[0].cells[0].text == "20.0 ± 0.2"
@@ -124,7 +132,9 @@ def test_the_paper_does_not_stand_beside_another_net(tmp_path, make_study) -> No
     make_study(tmp_path / "s", heads=("standard", "vmf"), data="cifar10", net="residual")
     collection = collect([tmp_path / "s"])
     assert comparison(collection.groups[0]) is None
-    assert "paper" not in {column.title for table in paper_tables(collection) for column in table.columns}
+    assert "paper" not in {
+        column.title for table in paper_tables(collection.groups, no_marks) for column in table.columns
+    }
 
 
 def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
@@ -145,7 +155,8 @@ def test_missing_pieces_become_notes(tmp_path, make_study) -> None:
     assert "No finished run: vMF." in notes
     assert "One seed only, so no error bar: Cosine." in notes
     assert group.shown["standard"].record.recipe.seed == 1
-    assert summary(group).lines[2].cells[0] is MISSING
+    (part,) = compute(collect([study.folder])).parts
+    assert part.summary.lines[2].cells[0] is MISSING
 
 
 def test_a_note_about_many_runs_can_be_read(tmp_path, make_study) -> None:
@@ -180,5 +191,5 @@ def test_studies_of_the_same_data_do_not_mix(tmp_path, make_study) -> None:
 def test_rows_stand_in_the_papers_order_whatever_the_order_of_the_studies(tmp_path, make_study) -> None:
     make_study(tmp_path / "a", heads=("vmf", "cosine"), seeds=1)
     make_study(tmp_path / "b", heads=("hyperbolic", "standard"), seeds=1, data="mnist")
-    table = paper_tables(collect([tmp_path / "a", tmp_path / "b"]))[1]
+    table = paper_tables(collect([tmp_path / "a", tmp_path / "b"]).groups, no_marks)[1]
     assert [line.label for line in table.lines] == ["Standard", "Hyperbolic", "Cosine", "vMF"]

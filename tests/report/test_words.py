@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spaceform import report
+from spaceform.messages import capital, listed
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
-from spaceform.report.words import capital, listed, readable
+from spaceform.report.words import readable
 
 pytestmark = pytest.mark.slow
 

@@ -81,7 +81,32 @@ def test_a_notebook_shows_the_table_and_the_advice(study):
     shown = study._repr_html_()
     assert shown.count("<tr>") == 3
     assert "<th>cosine</th>" in shown
-    assert shown.count("<li>") == len(study.advice.sentences())
+    assert '<tr style="opacity: 0.6"><th>LogisticRegression</th>' in shown
+    assert shown.count("<b>") == sum(row.marked for row in study.shown()[0].rows.values()) > 0
+    assert shown.count("<li>") == len(study.advice.brief()) + 2
+    assert "Rates and options were not searched" in shown
+
+
+def test_the_page_and_the_terminal_say_the_same(study):
+    from spaceform.report.contents import compute
+    from spaceform.report.records import collect
+
+    (part,) = compute(collect([study.folder])).parts
+    assert part.advice.sentences() == study.advice.sentences()
+    assert {label: row.marked for label, row in part.results.rows.items()} == {
+        label: row.marked for label, row in study.shown()[0].rows.items()
+    }
+    assert set(part.results.footnote) == set(study.shown()[0].footnote)
+
+
+def test_the_next_step_is_the_command_that_exports_the_recommended_run(study):
+    *_, deploy, command = study.shown()[1]
+    run = study.advice.to_deploy
+    assert run.label == study.advice.recommendation.choice.label
+    assert deploy == f"To deploy: the run {run.folder.name}, of 2 seeds the best on the validation split."
+    assert command == f"Next: spaceform export {run.folder} model.onnx"
+    assert run.score == max(other.score for other in study.advice.runs if other.label == run.label)
+    assert all(run.predict_seconds > 0 for run in study.advice.runs)
 
 
 def test_a_study_of_arrays_goes_on_and_refuses_others(study):

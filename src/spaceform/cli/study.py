@@ -310,7 +310,7 @@ def _show(study: "Study") -> int:
     from spaceform.cli.terminal import failure_sentence, print_results
 
     typer.echo("")
-    print_results(study.table, study.advice)
+    print_results(*study.shown())
     typer.echo(f"\nresults: {study.folder / 'results.parquet'}")
     failures = study.failures
     if failures:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO, final
 
-import pandas as pd
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -19,7 +18,6 @@ from spaceform.messages import counted
 from spaceform.run.progress import duration
 from spaceform.study import summary
 from spaceform.study.folder import RunStatus
-from spaceform.study.judge import Advice
 from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
@@ -194,42 +192,43 @@ def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: P
     return f"{failed} of {counted(runs, 'run')} failed: {why}; the same command tries them again"
 
 
-def print_results(table: pd.DataFrame, advice: Advice | None) -> None:
-    """The tables, what is under them, and the advice."""
+def print_results(results: summary.Results, said: Iterable[str]) -> None:
+    """The table, what is under it, and the sentences of the advice."""
     console = _console()
-    columns = summary.measures(table)
-    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in columns}
-    labels = list(dict.fromkeys(str(label) for label in table["label"]))
-    if not columns:
+    if not results.measures:
         console.print("no run is finished yet: there is nothing to compare")
         return
-    plain, alone = not console.is_terminal, len(labels) == 1
+    plain = not console.is_terminal
+    labels = (*results.heads, *results.references)
     cells = {
-        measure: [_cell(measure, rows[measure].get(label), plain, alone) for label in labels]
-        for measure in columns
+        measure: [_cell(measure, results.row(label, measure), plain) for label in labels]
+        for measure in results.measures
     }
     widths = {
         measure: max(len(word.plain) for word in map(Text.from_markup, (*cells[measure], *_title(measure))))
-        for measure in columns
+        for measure in results.measures
     }
     head = max(len("head"), *map(len, labels))
-    for part in _parts(columns, widths, console.width - head):
+    for part in _parts(results.measures, widths, console.width - head):
         shown = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
         shown.add_column("head", no_wrap=True)
         for measure in part:
             title = " ".join(_title(measure))
             shown.add_column(title, justify="right", min_width=widths[measure])
         for i, label in enumerate(labels):
-            shown.add_row(label, *(cells[measure][i] for measure in part))
+            if results.references and label == results.references[0]:
+                shown.add_row("instead of a head:" if plain else "[dim]instead of a head:[/dim]")
+            row = (label, *(cells[measure][i] for measure in part))
+            shown.add_row(*row, style="dim" if label in results.references else None)
         console.print(shown)
-        if part[-1] is not columns[-1]:
+        if part[-1] is not results.measures[-1]:
             console.print()
-    for sentence in summary.footnote(table):
+    for sentence in results.footnote:
         console.print(sentence, style="dim")
-    if plain and not alone:
+    if plain and any(row.marked for row in results.rows.values()):
         console.print("* marks what a terminal shows in bold.")
     console.print()
-    for sentence in advice.sentences() if advice is not None else ():
+    for sentence in said:
         console.print(sentence, highlight=False)
 
 
@@ -251,13 +250,11 @@ def _parts(
     return [[measure] for measure in columns]
 
 
-def _cell(measure: summary.Measure, row: summary.Row | None, plain: bool, alone: bool) -> str:
+def _cell(measure: summary.Measure, row: summary.Row | None, plain: bool) -> str:
     if row is None:
-        return "–"
+        return "–  " if plain else "–"
     text = measure.text(row.mean, row.sem)
-    if alone:
-        return text
-    if not row.tied:
+    if not row.marked:
         return text + ("  " if plain else "")
     return f"{text} *" if plain else f"[bold]{text}[/bold]"
 

@@ -4,8 +4,8 @@
     found = search("vmf", space("vmf", 384, 64, len(x)), parts, classes=64, seed=0)
     model = found.fitted.models[0]                                   # nn.Module: inputs, net, head
     again = rehearse("vmf", found.candidate, parts, seed=1, classes=64)
-    whole = refit("vmf", found.candidate, rows, epochs=found.best.best_epoch, seed=0, classes=64)
-    p = log_mean_softmax(model.logits(x_test)).exp()
+    whole = finish("vmf", found.candidate, again, rows, seed=1, classes=64)   # trained on all rows
+    p = again.calibrator()(whole.logits(x_test)).exp()
 
 A `Candidate` is a frozen value; a `Trial` is a plain record. It imports heads and calibrators and nothing of
 recipes, folders, studies or the command line.
@@ -13,22 +13,20 @@ recipes, folders, studies or the command line.
 
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.fit import (
-    DRAWS,
-    Diverged,
     Look,
-    Model,
-    Part,
     Rehearsal,
-    Rows,
+    finish,
     fit,
-    fit_temperature,
     refit,
     rehearse,
+    temperature_of,
     weighted_nll,
 )
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
-from spaceform.engine.search import NothingTrained, Outcome, Trial, folds, joined, parts_of, search
+from spaceform.engine.rows import Part, Rows, folds, joined, parts_of
+from spaceform.engine.search import NothingTrained, Outcome, Trial, search
 from spaceform.engine.space import space
+from spaceform.engine.training import DRAWS, Diverged, Model, Training
 
 __all__ = [
     "DRAWS",
@@ -44,9 +42,10 @@ __all__ = [
     "Rehearsal",
     "Rows",
     "Setting",
+    "Training",
     "Trial",
+    "finish",
     "fit",
-    "fit_temperature",
     "folds",
     "joined",
     "parts_of",
@@ -55,5 +54,6 @@ __all__ = [
     "rehearse",
     "search",
     "space",
+    "temperature_of",
     "weighted_nll",
 ]

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spaceform.engine.fit import Part, Rows
-from spaceform.engine.search import joined
+from spaceform.engine.rows import Part, Rows, joined
 
 Array = NDArray[np.float64]
 

@@ -1,8 +1,9 @@
 """Successive halving over candidates by held-out loss, on records that can be kept and taken up again.
 
-Every candidate is trained for a fifth of its epochs, the best quarter of them for half, the best eighth for
-all of them; each time from the start, with the whole schedule in the epochs it has, so that a short run is a
-finished one. The choice is made among all of these runs: a shorter schedule may be the better one.
+Every candidate is trained for three tenths of its epochs, the best quarter of them for all, the best
+sixteenth for twice as many; each time from the start, with the whole schedule in the epochs it has, so that a
+short run is a finished one. The choice is made among all of these runs: a shorter schedule may be the better
+one.
 
 The loss is that after one temperature: a wrong scale costs nothing to mend.
 """
@@ -13,19 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
-import torch
-
 from spaceform.engine.candidate import Candidate
-from spaceform.engine.fit import Diverged, Part, Rehearsal, Rows, rehearse, weighted_nll
+from spaceform.engine.fit import Rehearsal, rehearse, weighted_nll
+from spaceform.engine.rows import Part
+from spaceform.engine.training import Diverged
 from spaceform.heads import Head
 
-_SMALLEST_HELD_OUT = 200
-"""Fewer held-out rows say too little; then three parts take turns in being held out."""
-
-_FOLDS = 3
-
-_RUNGS = (0.2, 0.5, 1.0)
-_KEPT = (1.0, 1 / 4, 1 / 8)
+_RUNGS = (0.3, 1.0, 2.0)
+_KEPT = (1.0, 1 / 4, 1 / 16)
 """Shares of the epochs, and of the candidates that get them."""
 
 
@@ -84,33 +80,6 @@ class Outcome:
     """False if the time was up before the last rung was done."""
 
 
-def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[Part]:
-    """One part; or three folds of all rows, where `held_out` is missing or has fewer than 200."""
-    if held_out is not None and len(held_out) >= _SMALLEST_HELD_OUT:
-        return [Part.of(train, held_out)]
-    rows = train if held_out is None else joined(train, held_out)
-    fold = folds(rows, seed=seed)
-    return [Part.of(rows[fold != i], rows[fold == i]) for i in range(_FOLDS)]
-
-
-def joined(first: Rows, second: Rows) -> Rows:
-    """The rows of both."""
-    return Rows(
-        torch.cat([first.x, second.x]),
-        torch.cat([first.y, second.y]),
-        torch.cat([first.weight, second.weight]),
-    )
-
-
-def folds(rows: Rows, *, seed: int) -> torch.Tensor:
-    """The fold of each row, every class dealt out in turn; so a class of three rows is in every fold."""
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    order = order[rows.y.cpu()[order].argsort(stable=True)]
-    fold = torch.empty(len(rows), dtype=torch.long)
-    fold[order] = torch.arange(len(rows)) % _FOLDS
-    return fold.to(rows.x.device)
-
-
 def search(
     head: str,
     candidates: Sequence[Candidate],
@@ -133,12 +102,12 @@ def search(
     trials: list[Trial] = []
     best: tuple[Trial, Rehearsal | None] | None = None
     alive, complete = list(range(len(candidates))), True
-    for rung, (share, kept) in enumerate(zip(_RUNGS, _KEPT, strict=True)):
-        alive = alive[: max(1, round(kept * len(candidates)))]
+    for rung, kept in _rungs(len(candidates)):
+        alive = alive[:kept]
         scores: dict[int, float] = {}
         for i in alive:
             spent = sum(t.seconds for t in trials)
-            candidate = shortened(candidates[i], share)
+            candidate = with_share(candidates[i], _RUNGS[rung])
             trial, fitted = known.get((i, rung)), None
             if trial is None:
                 if seconds is not None and trials and spent + _foreseen(trials, candidate) > seconds:
@@ -162,11 +131,20 @@ def search(
             f"{head}: all {len(trials)} candidates diverged ({errors}); lower the rates or leave the head out"
         )
     found, fitted = best
-    candidate = shortened(candidates[found.candidate], _RUNGS[found.rung])
+    candidate = with_share(candidates[found.candidate], _RUNGS[found.rung])
     return Outcome(tuple(trials), found, candidate, fitted, complete)
 
 
-def shortened(candidate: Candidate, share: float) -> Candidate:
+def _rungs(candidates: int) -> list[tuple[int, int]]:
+    """Which rungs are worth their time, and how many candidates each gets.
+
+    One candidate is only trained for all of its epochs; more than eight are needed for twice as many.
+    """
+    counts = [candidates, max(1, round(_KEPT[1] * candidates)), round(_KEPT[2] * candidates)]
+    return [(rung, n) for rung, n in enumerate(counts) if n > 0 and (rung > 0 or n > 1)]
+
+
+def with_share(candidate: Candidate, share: float) -> Candidate:
     """With that share of its epochs, at least two."""
     return replace(candidate, epochs=max(min(2, candidate.epochs), round(candidate.epochs * share)))
 
@@ -191,8 +169,9 @@ def _run(
     started = time.perf_counter()
     try:
         fitted = rehearse(make or head, candidate, parts, seed=seed, classes=classes)
-        T = fitted.temperature()
-        numbers = (fitted.nll, weighted_nll(fitted.logits, *fitted.held_out, 1 / T), T, fitted.accuracy)
+        calibrator = fitted.calibrator()
+        calibrated = weighted_nll(calibrator(fitted.logits)[None], *fitted.held_out)
+        numbers = (fitted.nll, calibrated, calibrator.temperature, fitted.accuracy)
         seconds = time.perf_counter() - started
         return Trial(head, index, rung, candidate.epochs, fitted.best_epoch, *numbers, seconds), fitted
     except Diverged as error:

@@ -34,7 +34,7 @@ def share(axis: Axis) -> None:
 
     def text(value: float, _: int | None) -> str:
         ticks = 100 * np.asarray(axis.get_majorticklocs())
-        digits = next((d for d in range(4) if np.allclose(ticks, ticks.round(d), atol=1e-6)), 4)
+        digits = next((d for d in range(4) if np.abs(ticks - ticks.round(d)).max(initial=0) < 1e-6), 4)
         return f"{100 * value:.{digits}f}%"
 
     axis.set_major_formatter(FuncFormatter(text))

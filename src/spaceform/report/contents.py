@@ -4,17 +4,24 @@ from dataclasses import dataclass
 from typing import final
 
 from spaceform.heads import HEADS
-from spaceform.report import panels, probabilities, tables
+from spaceform.report import confusion, panels, probabilities, searched, tables
+from spaceform.report.cost import costs
 from spaceform.report.embeddings import embeddings_figure, layouts
 from spaceform.report.extremes import Extremes, extremes, extremes_figure
 from spaceform.report.figures import Figure
 from spaceform.report.images import Pictures, open_pictures
+from spaceform.report.intervals import intervals
 from spaceform.report.layout import Layout
+from spaceform.report.making import Made, made
 from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
-from spaceform.report.records import Collection, Group
+from spaceform.report.records import Collection, Group, Record
 from spaceform.report.tables import Table
+from spaceform.study import summary
+from spaceform.study.folder import Job
 from spaceform.study.judge import Advice, JudgedRun, judge_runs
 from spaceform.study.references import read_references
+from spaceform.study.sensitivity import Tried, left_out, told, tried
+from spaceform.study.summary import Results
 
 
 @final
@@ -25,7 +32,18 @@ class Part:
     group: Group
     advice: Advice | None
     """None where no run has finished."""
+    answer: Figure
+    results: Results
     summary: Table
+    searched: list[Tried]
+    search: Figure
+    search_table: Table | None
+    costs: Table | None
+    classes: Figure
+    confused: Table | None
+    made: Made
+    left_out: dict[str, str]
+    """Heads that never trained, and why."""
     paper: Table | None
     runs: Table
     tradeoff: Figure
@@ -49,13 +67,20 @@ class Part:
         return self.pictures is not None and self.pictures.photos
 
     @property
+    def tables(self) -> list[Table | None]:
+        """All of them, in the order of the page; None for what is not there."""
+        return [self.summary, self.paper, self.search_table, self.costs, self.confused, self.runs]
+
+    @property
     def figures(self) -> list[Figure]:
         """All of them, in the order of the page."""
         return [
+            self.answer,
             self.tradeoff,
             *([self.temperature] if self.temperature else []),
+            self.search,
             self.embeddings,
-            *([self.reliability, self.risk] if self.group.task == "classification" else []),
+            *([self.classes, self.reliability, self.risk] if self.group.task == "classification" else []),
             self.extremes_figure,
             self.neighbours_figure,
             self.training,
@@ -82,30 +107,49 @@ class Contents:
     @property
     def all_tables(self) -> list[Table]:
         """All of them, in the order of the page."""
-        own = [table for part in self.parts for table in (part.summary, part.paper, part.runs) if table]
+        own = [table for part in self.parts for table in part.tables if table]
         return [*self.tables, *(table for table in own if table.columns)]
 
 
 def compute(collection: Collection) -> Contents:
     """Everything from the saved results."""
+    parts = tuple(_part(group, collection) for group in collection.groups)
+    marks = {part.group.key: part.advice.findings.leading for part in parts if part.advice is not None}
     return Contents(
         collection,
-        tuple(map(_part, collection.groups)),
-        tables.paper_tables(collection),
+        parts,
+        tables.paper_tables(collection.groups, lambda group: marks.get(group.key, {})),
         _starts(collection),
     )
 
 
-def _part(group: Group) -> Part:
+def _part(group: Group, collection: Collection) -> Part:
     found = open_pictures(group.data) if group.shown else "No run has left outputs to show."
     pictures, reason = (None, found) if isinstance(found, str) else (found, "")
     ends = extremes(group, pictures) if pictures else []
     nearest = neighbours_of(group, pictures) if pictures else []
     laid_out = layouts(group)
+    advice, notes = _advice(group), collection.notes_of(group)
+    tried_ones = [one for study in group.studies for one in tried(study)]
+    search = told(tried_ones, str(notes.get("search", "")))
+    results = summary.results(
+        tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
+    )
+    confused = confusion.confusion(_to_deploy(group, advice))
     return Part(
         group,
-        _advice(group),
-        tables.summary(group),
+        advice,
+        intervals(group, advice),
+        results,
+        tables.summary(group, results),
+        tried_ones,
+        searched.figure(group, tried_ones),
+        searched.table(group, tried_ones),
+        costs(group, advice),
+        confusion.figure(group, confused),
+        confusion.table(group, confused),
+        made(group, notes, search),
+        left_out({record.head for record in group.records}, notes),
         tables.comparison(group),
         tables.runs(group),
         panels.tradeoff(group),
@@ -127,11 +171,14 @@ def _part(group: Group) -> Part:
 def _advice(group: Group) -> Advice | None:
     """Of all runs of the group, beside the references that their studies kept."""
     finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
-    runs = [
-        JudgedRun(r.label, r.head, r.recipe.seed, r.folder, r.metrics, r.status.seconds) for r in finished
-    ]
-    studies = dict.fromkeys(record.folder.parent.parent for record in finished)
-    return judge_runs(runs, [kept for study in studies for kept in read_references(study)])
+    runs = [JudgedRun.of(Job(r.name, r.label, r.recipe), r.folder, r.metrics, r.status) for r in finished]
+    return judge_runs(runs, [kept for study in group.studies for kept in read_references(study)])
+
+
+def _to_deploy(group: Group, advice: Advice | None) -> Record | None:
+    """The record of the run that the advice would deploy."""
+    run = None if advice is None else advice.to_deploy
+    return None if run is None else next(r for r in group.records if r.folder == run.folder)
 
 
 def _starts(collection: Collection) -> Figure | None:

@@ -1,4 +1,4 @@
-"""Embeddings in three dimensions, laid out so that what their geometry is about is kept."""
+"""Embeddings in three dimensions, laid out as suits their geometry."""
 
 from dataclasses import dataclass
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""How a head is called and drawn, from what it declares itself: no list of heads is kept here.
+"""What a head is called and how it is drawn. Both follow from its class: there is no list of heads here.
 
 The colour is a shade of its geometry's hue, the marker follows from its position in `HEADS`.
 """
@@ -59,7 +59,7 @@ class Look:
 
 
 def look(head: str) -> Look:
-    """By the head's name; one that is not registered (any more) has its bare name and is grey."""
+    """The look of a head by its name; a head that is not registered here keeps its bare name and is grey."""
     if head not in HEADS:
         return Look(head)
     kinds = {name: _kind(made) for name, made in HEADS.items()}

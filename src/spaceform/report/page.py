@@ -12,27 +12,30 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from spaceform._version import __version__
-from spaceform.report.advice import answer, cards, headline
+from spaceform.messages import capital
+from spaceform.report import searched
+from spaceform.report.advice import answer, cards, deployment, headline
 from spaceform.report.contents import Contents, Part
 from spaceform.report.extremes import Extremes, Grid
 from spaceform.report.figures import Figure, inline, legend
-from spaceform.report.looks import look
+from spaceform.report.looks import display, look
 from spaceform.report.neighbours import Neighbours
 from spaceform.report.style import themes
-from spaceform.report.tables import frame, terms
+from spaceform.report.tables import terms
 from spaceform.report.viewer import packed
+from spaceform.report.weights import weights
 from spaceform.report.words import number, readable
 from spaceform.run.environment import environment
-from spaceform.study.summary import footnote
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
     style = themes() + _asset("style.css")
-    script = "".join(map(_asset, ("cloud.js", "viewer.js", "page.js")))
+    script = "".join(map(_asset, ("cloud.js", "viewer.js", "answer.js", "page.js")))
     compared = any(column.title == "paper" for table in contents.tables for column in table.columns)
     template = Environment(autoescape=True, trim_blocks=False, keep_trailing_newline=True)
     template.filters["groupby_run"] = _runs
+    template.filters["capitalized"] = capital
     return template.from_string(_asset("template.html.j2")).render(
         title=_title(contents),
         headline=headline(contents.parts),
@@ -120,17 +123,26 @@ def _facts_of(values: Any) -> list[tuple[str, str]]:
 
 def _part(part: Part) -> dict[str, Any]:
     group = part.group
-    table = frame(group)
+    heads = {record.label: record.head for record in group.records}
     return {
         "key": group.key,
         "title": group.title,
         "task": group.task,
-        "notes": group.notes,
+        "notes": [*(f"{display(h)} is left out: {why}." for h, why in part.left_out.items()), *group.notes],
         "answer": answer(part)[1:],
+        "picture": _chart(part.answer),
+        "deploy": deployment(part),
+        "weights": weights(group.key, part.advice, heads),
         "advice": cards(part),
         "summary": part.summary,
-        "footnote": " ".join(footnote(table)),
-        "terms": terms(table),
+        "terms": terms(part.results.measures),
+        "search": _chart(part.search) if part.searched else None,
+        "search_table": part.search_table,
+        "search_said": searched.told(part.searched),
+        "costs": part.costs,
+        "classes": _chart(part.classes),
+        "confused": part.confused,
+        "made": part.made,
         "paper": part.paper,
         "tradeoff": _chart(part.tradeoff),
         "temperature": _chart(part.temperature) if part.temperature else None,

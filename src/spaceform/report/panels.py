@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from spaceform.heads.directional import initial_concentration
+from spaceform.messages import capital
 from spaceform.report.axes import line_style, logarithmic, share, thinned, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
 from spaceform.report.style import MUTED, SHADES, SURFACE
-from spaceform.report.words import capital
 from spaceform.special import mean_resultant_length
 from spaceform.study.summary import standard_error
 

@@ -145,6 +145,12 @@ class Group:
     records: tuple[Record, ...]
 
     @cached_property
+    def studies(self) -> tuple[Path, ...]:
+        """The folders of the studies that the runs belong to; none for a run of its own."""
+        folders = dict.fromkeys(record.folder.parent.parent for record in self.records)
+        return tuple(folder for folder in folders if (folder / "study.json").exists())
+
+    @cached_property
     def published(self) -> str:
         """The data's name where the paper's numbers may stand beside ours; empty where the net is another."""
         nets = {PAPER[row].net.name for row in PAPER if row.startswith(f"{self.data}/")}
@@ -212,6 +218,12 @@ class Collection:
     plans: tuple[dict[str, Any], ...]
     """`study.json` of each study: what it was made with."""
     notes: tuple[str, ...] = field(default=())
+
+    def notes_of(self, group: Group) -> dict[str, Any]:
+        """The notes of the first study of a group; empty where it has none."""
+        plans = {study.folder: plan for study, plan in zip(self.studies, self.plans, strict=True)}
+        found = [plans[folder].get("notes") for folder in group.studies if folder in plans]
+        return found[0] if found and isinstance(found[0], dict) else {}
 
     @property
     def records(self) -> list[Record]:

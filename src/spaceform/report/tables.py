@@ -1,15 +1,15 @@
 """Tables as values: a row for each head, a column for each measure; cells hold text and the number."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import pandas as pd
 
 from spaceform.report.looks import display, in_order
-from spaceform.report.records import Collection, Group
+from spaceform.report.records import Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, measures, summarize
+from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, Results, Row, measures, summarize
 
 _MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
 _SCALED = "calibrated.temperature.calibration_error_l2"
@@ -49,6 +49,8 @@ class Line:
     label: str
     head: str
     cells: tuple[Cell, ...]
+    reference: bool = False
+    """No head, but what people would use instead; drawn grey and never marked."""
 
 
 @final
@@ -77,29 +79,37 @@ def frame(group: Group) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary(group: Group) -> Table:
-    """Every measure on one data set, one row for each head."""
-    table = frame(group)
-    shown = measures(table)
-    cells = {m.column: _ours(table, m) for m in shown}
+def summary(group: Group, results: Results) -> Table:
+    """Every measure on one data set: a row for each head, then one for each reference."""
+    heads = {record.label: record.head for record in group.records}
+    rows = [(label, heads[label], False) for label in group.labels]
+    rows += [(label, "", True) for label in results.references]
+    lines = [
+        Line(
+            label if reference else display(label),
+            head,
+            tuple(_cell(m, results.row(label, m)) for m in results.measures),
+            reference,
+        )
+        for label, head, reference in rows
+    ]
     return Table(
         f"{group.key}-summary",
         f"Results on {group.title}",
-        "Mean ± standard error over seeds. Bold: the best, and the next ones down to the first that is "
-        "significantly worse.",
-        tuple(map(_column, shown)),
-        _lines(group, [[cells[m.column].get(label, MISSING) for m in shown] for label in group.labels]),
+        " ".join(results.footnote),
+        tuple(map(_column, results.measures)),
+        tuple(lines),
     )
 
 
 _TERMS = {
-    "calibration error": "how far the stated probability is from how often it is right, over 15 bins with "
-    "equally many items: the root mean square of the gaps (l2, the paper's ECE) or their mean (l1). 0 is "
-    "best.",
+    "NLL": "the mean of −log p for the true class, p being the probability that the model gives to it. A "
+    "model that is sure and wrong pays much. Lower is better.",
+    "calibration error": "how far the stated probability is from how often it is right: the root mean square "
+    "of the gaps over 15 bins with equally many items (the paper's ECE). 0 is best.",
+    "after calibration": "with the calibrator that `predict` uses: temperature scaling, or a temperature "
+    "that depends on the norm where the validation split shows that to be better.",
     "temperature scaling": "the logits are divided by one number, which is fitted on the validation split.",
-    "chosen calibrator": "the one that `predict` uses: temperature scaling, or a temperature that depends on "
-    "the norm where cross-validation on the validation split finds that better.",
-    "NLL": "the mean of −log p for the true class. Lower is better.",
     "mAP@R": "mean average precision among the R nearest items, where R is the number of other items of the "
     "query's class.",
     "Recall@1": "how often the nearest item has the query's class.",
@@ -108,16 +118,23 @@ _TERMS = {
 }
 
 
-def terms(table: pd.DataFrame) -> list[tuple[str, str]]:
+def terms(shown: Sequence[Measure]) -> list[tuple[str, str]]:
     """The terms in the titles of the columns, with their meaning."""
-    titles = " ".join(measure.title for measure in measures(table))
+    titles = " ".join(measure.title for measure in shown)
     return [(term.removeprefix("of "), said) for term, said in _TERMS.items() if term in titles]
 
 
-def paper_tables(collection: Collection) -> list[Table]:
-    """Tables 1 to 4 over all data sets of the report; a table without a number is left out."""
-    fixed = [group for group in collection.groups if group.task == "classification"]
-    found = [group for group in collection.groups if group.task == "retrieval"]
+Marks: TypeAlias = Callable[[Group], Mapping[str, Collection[str]]]
+"""For a group, by column: the labels that its verdict marks."""
+
+
+def paper_tables(groups: Sequence[Group], marks: Marks) -> list[Table]:
+    """Tables 1 to 4 over all data sets of the report; a table without a number is left out.
+
+    Bold is what the verdict on each data set marks, as everywhere.
+    """
+    fixed = [group for group in groups if group.task == "classification"]
+    found = [group for group in groups if group.task == "retrieval"]
     made = [
         _across(
             "table1-auroc",
@@ -126,6 +143,7 @@ def paper_tables(collection: Collection) -> list[Table]:
             "How well the norm ‖z‖, or the concentration κ of a stochastic head, separates right predictions "
             "from wrong ones: 0.5 is chance, 1 is perfect.",
             [(group, "auroc_confidence", group.title) for group in fixed],
+            marks,
         ),
         _across(
             "table2-accuracy",
@@ -133,6 +151,7 @@ def paper_tables(collection: Collection) -> list[Table]:
             "Accuracy",
             "Classification accuracy on the test split, in percent.",
             [(group, "accuracy", group.title) for group in fixed],
+            marks,
         ),
         _across(
             "table3-calibration",
@@ -145,6 +164,7 @@ def paper_tables(collection: Collection) -> list[Table]:
                 for c, w in (("calibration_error_l2", "as trained"), (_SCALED, "scaled"))
                 for g in fixed
             ],
+            marks,
         ),
         _across(
             "table4-retrieval",
@@ -157,13 +177,19 @@ def paper_tables(collection: Collection) -> list[Table]:
                 for g in found
                 for c, w in (("map_at_r", "own metric"), ("cosine.map_at_r", "cosine"))
             ],
+            marks,
         ),
     ]
     return [table for table in made if table is not None]
 
 
 def _across(
-    key: str, number: str, title: str, caption: str, wanted: Sequence[tuple[Group, str, str]]
+    key: str,
+    number: str,
+    title: str,
+    caption: str,
+    wanted: Sequence[tuple[Group, str, str]],
+    marks: Marks,
 ) -> Table | None:
     """Columns from several data sets; where the paper has numbers, they stand beside ours."""
     columns: list[Column] = []
@@ -178,7 +204,7 @@ def _across(
             columns.append(Column("paper", over, better))
             cells.append(printed)
         columns.append(Column("ours" if printed else over, over if printed else "", better))
-        cells.append(_ours(table, measure))
+        cells.append(_ours(table, measure, marks(group).get(column, ())))
     if not columns:
         return None
     heads = {r.label: r.head for group, _, _ in wanted for r in group.records}
@@ -265,11 +291,14 @@ def _better(measure: Measure) -> str:
     return "higher" if measure.higher else "lower"
 
 
-def _ours(table: pd.DataFrame, measure: Measure) -> dict[str, Cell]:
-    return {
-        row.label: Cell(measure.text(row.mean, row.sem), row.mean, row.sem, row.seeds, row.tied)
-        for row in summarize(table, measure)
-    }
+def _ours(table: pd.DataFrame, measure: Measure, leading: Collection[str]) -> dict[str, Cell]:
+    return {row.label: _cell(measure, row) for row in summarize(table, measure, leading)}
+
+
+def _cell(measure: Measure, row: Row | None) -> Cell:
+    if row is None:
+        return MISSING
+    return Cell(measure.text(row.mean, row.sem), row.mean, row.sem, row.seeds, row.marked)
 
 
 def _printed(group: Group, measure: Measure) -> dict[str, Cell]:
@@ -288,11 +317,3 @@ def _text(measure: Measure, mean: float, sem: float | None, rounding: float) -> 
     digits = next(d for d in range(6) if 0.5 * 10.0**-d <= rounding * scale * 1.001)
     value = f"{scale * mean:.{digits}f}"
     return value if sem is None else f"{value} ± {scale * sem:.{digits}f}"
-
-
-def _lines(group: Group, rows: Sequence[Sequence[Cell]]) -> tuple[Line, ...]:
-    heads = {record.label: record.head for record in group.records}
-    return tuple(
-        Line(display(label), heads[label], tuple(cells))
-        for label, cells in zip(group.labels, rows, strict=True)
-    )

@@ -26,7 +26,10 @@ def markdown(table: Table) -> str:
 
     heads = [table.first, *(f"{c.over}: {c.title}" if c.over else c.title for c in table.columns)]
     rows = [
-        [line.label, *(f"**{cell.text}**" if cell.bold else cell.text for cell in line.cells)]
+        [
+            f"*{line.label}*" if line.reference else line.label,
+            *(f"**{cell.text}**" if cell.bold else cell.text for cell in line.cells),
+        ]
         for line in table.lines
     ]
     body = "\n".join("| " + " | ".join(map(clean, row)) + " |" for row in rows)
@@ -85,7 +88,14 @@ def latex(table: Table) -> str:
             place += width
         lines += [" & " + " & ".join(spans) + r" \\", " ".join(rules)]
     lines += [" & " + " & ".join(clean(column.title) for column in table.columns) + r" \\", r"\midrule"]
-    lines += [" & ".join([clean(line.label), *map(number, line.cells)]) + r" \\" for line in table.lines]
+    before = False
+    for line in table.lines:
+        label = clean(line.label)
+        if line.reference and not before:
+            lines.append(r"\midrule")
+        before = line.reference
+        first = rf"\textit{{{label}}}" if line.reference else label
+        lines.append(" & ".join([first, *map(number, line.cells)]) + r" \\")
     lines += [
         r"\bottomrule",
         r"\end{tabular}",
@@ -97,18 +107,23 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Numbers as measured (shares, not percent): for every column its mean, standard error and seeds."""
+    """Numbers as measured (shares, not percent): for every column its mean, standard error and seeds.
+
+    Where a column has marks, `bold` is 1 for what is bold elsewhere. Where there are references, `kind` tells
+    heads from them.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = [f"{c.over}: {c.title}" if c.over else c.title for c in table.columns]
-    writer.writerow([table.first, *(f"{n} {part}" for n in names for part in ("mean", "sem", "seeds"))])
+    kinds = any(line.reference for line in table.lines)
+    marked = [any(line.cells[i].bold for line in table.lines) for i in range(len(table.columns))]
+    parts = [("mean", "sem", "seeds", *(["bold"] if some else [])) for some in marked]
+    first = [table.first, *(["kind"] if kinds else [])]
+    writer.writerow([*first, *(f"{n} {part}" for n, own in zip(names, parts, strict=True) for part in own)])
     for line in table.lines:
-        row: list[object] = [line.label]
-        for cell in line.cells:
-            row += [
-                cell.text if cell.mean is None and cell is not MISSING else cell.mean,
-                cell.sem,
-                cell.seeds,
-            ]
+        row: list[object] = [line.label, *(["reference" if line.reference else "head"] if kinds else [])]
+        for cell, some in zip(line.cells, marked, strict=True):
+            value = cell.text if cell.mean is None and cell is not MISSING else cell.mean
+            row += [value, cell.sem, cell.seeds, *([int(cell.bold)] if some else [])]
         writer.writerow(["" if value is None else value for value in row])
     return stream.getvalue()

@@ -1,8 +1,7 @@
-"""Text for people: names that can be drawn, numbers, lists."""
+"""Text for people: names that can be drawn, and numbers."""
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 _UNDRAWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -31,13 +30,3 @@ def number(value: float) -> str:
         return "—"
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
     return f"{round(value, digits):,.{max(digits, 0)}f}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def capital(text: str) -> str:
-    """The first letter large, as a sentence begins; vMF stays vMF."""
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]

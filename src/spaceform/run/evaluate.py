@@ -1,6 +1,7 @@
 """evaluate(): what a run is worth on validation and test data, and the files that reports read."""
 
 import io
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval
 from spaceform.metrics.retrieval import retrieval as search
-from spaceform.run import calibration, files
+from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
 from spaceform.run.fit import held_out, is_for_features
@@ -66,7 +67,10 @@ def evaluate(
     seed: int = 0,
     retrieval: Compared = "sampled",
 ) -> dict[str, Any]:
-    """Measure a run on its test split; write `metrics.json`, `outputs.npz`, `calibrators.json` in its folder.
+    """Measure a run on its test split, and write what was found into its folder.
+
+    These are `metrics.json`, `outputs.npz`, `calibrators.json` and, since a time is not the same twice,
+    `timing.json`.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
     trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
@@ -109,9 +113,11 @@ def _classification(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, device = run.model.head, run.device
     fitted = Calibration.fit(*_held_out(run, parts, workers))
+    began = time.perf_counter()
     z = _embed(run.model, parts, parts.split.test, device, workers)
-    y = parts.targets[parts.split.test]
     log_probs, confidence, calibrated = _predictions(head, z, fitted)
+    timing.write(run.path, time.perf_counter() - began, len(z))
+    y = parts.targets[parts.split.test]
     correct, top = log_probs.argmax(1) == y, log_probs.amax(1)
     own = _own_retrieval(head, *_some(z, y), "sampled", k=(1,), seed=seed)
     found: dict[str, Any] = {
@@ -178,7 +184,9 @@ def _retrieval(
     run: Run, parts: Material, workers: int, seed: int, compared: Compared
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, index = run.model.head, parts.split.test
+    began = time.perf_counter()
     z, y = _embed(run.model, parts, index, run.device, workers), parts.dataset.labels[index]
+    timing.write(run.path, time.perf_counter() - began, len(z))
     ranks = {"direction": _ranks(search(z, y, head.geometry, k=_RECALLS))}
     ranks["cosine"] = (
         ranks["direction"]

@@ -1,9 +1,9 @@
 """Runs on features in memory: the engine trains them, in seconds, in place of the loop of episodes.
 
 A run is rehearsed with the validation part held out (three folds take turns where that part is small), which
-finds the number of epochs. Then it is trained on training and validation rows together for as long. The
-models of the rehearsal stay beside it: what they say of rows that they did not see is what calibrators are
-fitted on.
+finds the number of epochs. Then it goes on with training and validation rows together; after folds it is
+trained anew on all of them. The models of the rehearsal stay beside it: what they say of rows that they did
+not see is what calibrators are fitted on.
 """
 
 import time
@@ -15,8 +15,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spaceform.engine import Candidate, Model, Part, Rehearsal, Rows, folds, joined, parts_of, refit, rehearse
+from spaceform.engine import (
+    Candidate,
+    Model,
+    Part,
+    Rehearsal,
+    Rows,
+    finish,
+    folds,
+    joined,
+    parts_of,
+    rehearse,
+)
 from spaceform.engine import Diverged as DivergedFit
+from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.nets import FeaturesNet
 from spaceform.run import files
 from spaceform.run.material import Material
@@ -48,14 +60,8 @@ class FeatureRun:
         head, classes = recipe.head.name, len(parts.classes)
         candidate, seed = candidate_of(recipe), recipe.seed
         self.rehearsal: Rehearsal = rehearse(head, candidate, engine_parts(parts), seed=seed, classes=classes)
-        self.model: Model = refit(
-            head,
-            candidate,
-            joined(*rows_of(parts)),
-            epochs=self.rehearsal.best_epoch,
-            seed=seed,
-            classes=classes,
-        )
+        rows = joined(*rows_of(parts))
+        self.model: Model = finish(head, candidate, self.rehearsal, rows, seed=seed, classes=classes)
         self.seconds = time.monotonic() - began
 
     @property
@@ -189,5 +195,6 @@ def held_out(
         model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
         model.eval()
         assert isinstance(model.net, FeaturesNet)
+        set_draws(model.head, WATCHING_DRAWS)
         z = model.net.body(part.held_out.x)
         yield model.head.logit_samples(z), part.held_out.y, model.head.confidence(z)

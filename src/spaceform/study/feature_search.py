@@ -94,9 +94,10 @@ def standing(folder: Path) -> list[str]:
 def trials_of(folder: Path) -> pd.DataFrame:
     """Every trial of the searches of a folder, one row each."""
     rows = [
-        {"search": path.stem, **record["trial"], **record["recipe"]}
+        {"search": path.stem, "planned": about["candidates"], **record["trial"], **record["recipe"]}
         for path in sorted(folder.glob("*.jsonl"))
-        for record in files.read_lines(path, growing=True)[1:]
+        for about, *records in [files.read_lines(path, growing=True) or [{}]]
+        for record in records
     ]
     return pd.DataFrame(rows)
 

@@ -1,5 +1,7 @@
 """The verdict of a study, from what its runs left in their folders."""
 
+import math
+import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +11,17 @@ from typing import Any, final
 import numpy as np
 
 from spaceform.heads import HEADS, StochasticHead
+from spaceform.messages import capital
+from spaceform.run import timing
 from spaceform.run.files import read_json
-from spaceform.study.folder import StudyFolder, flat_metrics
+from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
+from spaceform.study.summary import Findings
 from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, Outputs, evidence_from
 from spaceform.study.verdict.goals import GOALS
 from spaceform.study.verdict.overall import Cost, Recommendation, recommend
-from spaceform.study.verdict.words import Name, overall, sentences
+from spaceform.study.verdict.words import Name, against_references, overall, sentences
 
 
 @final
@@ -29,6 +34,28 @@ class Advice:
     recommendation: Recommendation | None
     """None where no goal counts."""
     costs: Mapping[str, Cost]
+    runs: tuple["JudgedRun", ...] = ()
+    references: tuple[KeptReference, ...] = ()
+
+    @property
+    def findings(self) -> Findings:
+        """What a table takes from here: which heads to mark in each column, and the references.
+
+        A head that is alone is not marked: there was no choice.
+        """
+        judged = self.verdict.goals if len(self.verdict.labels) > 1 else ()
+        return Findings(
+            {one.goal.column: self.leading(one.goal.column) for one in judged},
+            {one.title: one.figures for one in self.references},
+        )
+
+    @property
+    def to_deploy(self) -> "JudgedRun | None":
+        """The run to take of the recommended head: the one with the best validation score."""
+        if self.recommendation is None:
+            return None
+        own = [run for run in self.runs if run.label == self.recommendation.choice.label]
+        return max(own, key=lambda run: (-math.inf if run.score is None else run.score, -run.seed))
 
     def leading(self, column: str) -> frozenset[str]:
         """The choice for a goal and the heads that are practically as good; empty without a verdict."""
@@ -42,15 +69,23 @@ class Advice:
         """The recommendation over all goals, in sentences; `name` turns a label into what people read."""
         if self.recommendation is None:
             return []
-        return overall(self.recommendation, [one.goal for one in self.verdict.goals], name)
+        said = overall(self.recommendation, self.verdict, name)
+        beside = against_references(self.verdict, self.recommendation, name)
+        return [*said[:1], beside, *said[1:]] if beside else said
 
     def sentences(self, name: Name = str) -> list[str]:
         """Everything there is to say, a sentence each: the choice over all goals first."""
         said = self.overall(name)
         titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
         for column, found in self.by_goal(name).items():
-            said.append(f"{titles[column][:1].upper()}{titles[column][1:]}: {' '.join(found)}")
+            said.append(f"{capital(titles[column])}: {' '.join(found)}")
         return said
+
+    def brief(self, name: Name = str) -> list[str]:
+        """The choice over all goals, and the first sentence on each goal."""
+        titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
+        by_goal = [f"{capital(titles[column])}: {said[0]}" for column, said in self.by_goal(name).items()]
+        return [*self.overall(name), *by_goal]
 
     def by_goal(self, name: Name = str) -> dict[str, list[str]]:
         """What there is to say of each goal that counts, by its column."""
@@ -73,6 +108,26 @@ class JudgedRun:
     folder: Path
     metrics: Mapping[str, Any]
     seconds: float
+    """Of the fit."""
+    score: float | None = None
+    """On the validation split; more is better."""
+    predict_seconds: float | None = None
+    """Of predicting the test split; None where it was not measured."""
+
+    @classmethod
+    def of(cls, job: Job, folder: Path, metrics: Mapping[str, Any], status: RunStatus) -> "JudgedRun":
+        """From the files of a finished run."""
+        recipe = job.recipe
+        return cls(
+            job.label,
+            recipe.head.name,
+            recipe.seed,
+            folder,
+            metrics,
+            status.seconds,
+            status.score,
+            timing.read(folder),
+        )
 
 
 def judge(
@@ -95,26 +150,24 @@ def judge_runs(
     regions: Mapping[str, float] | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Advice | None:
-    """The same of any runs on one split."""
+    """The same of any runs on one split, in whatever order they come."""
+    place = {name: i for i, name in enumerate(HEADS)}
+    runs = sorted(runs, key=lambda run: (place[run.head], run.label, run.seed))  # draws follow the order
     found = evidence(runs, references)
     if found is None:
         return None
     verdict, costs = decide(found, regions=regions), _costs(runs)
-    return Advice(found, verdict, recommend(found, verdict, weights, costs), costs)
+    recommendation = recommend(found, verdict, weights, costs)
+    return Advice(found, verdict, recommendation, costs, tuple(runs), tuple(references))
 
 
 def finished(study: StudyFolder) -> list[JudgedRun]:
     """The runs of a study that have ended well."""
-    found = []
-    for job in study.jobs:
-        status = study.status(job)
-        if status.state == "finished":
-            metrics = read_json(study.path(job) / "metrics.json")
-            recipe = job.recipe
-            found.append(
-                JudgedRun(job.label, recipe.head.name, recipe.seed, study.path(job), metrics, status.seconds)
-            )
-    return found
+    return [
+        JudgedRun.of(job, study.path(job), read_json(study.path(job) / "metrics.json"), status)
+        for job in study.jobs
+        if (status := study.status(job)).state == "finished"
+    ]
 
 
 def evidence(runs: Sequence[JudgedRun], references: Sequence[KeptReference] = ()) -> Evidence | None:
@@ -129,14 +182,17 @@ def evidence(runs: Sequence[JudgedRun], references: Sequence[KeptReference] = ()
 
 
 def _costs(runs: Sequence[JudgedRun]) -> dict[str, Cost]:
-    """The mean seconds of a fit of each label, and how much there is to a head of its kind."""
-    seconds: dict[str, list[float]] = {}
+    """The mean seconds of fit and prediction of each label, and how much there is to a head of its kind."""
+    by_label: dict[str, list[JudgedRun]] = {}
     for run in runs:
-        seconds.setdefault(run.label, []).append(run.seconds)
-    heads = {run.label: run.head for run in runs}
+        by_label.setdefault(run.label, []).append(run)
     return {
-        label: Cost(float(np.mean(each)), complexity=_complexity(heads[label]))
-        for label, each in seconds.items()
+        label: Cost(
+            float(np.mean([run.seconds for run in own])),
+            float(np.mean([run.predict_seconds or 0.0 for run in own])),
+            _complexity(own[0].head),
+        )
+        for label, own in by_label.items()
     }
 
 
@@ -158,3 +214,21 @@ def _outputs(run: JudgedRun) -> Outputs:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return Outputs(figures=figures)  # without them the figures alone count
     return Outputs.of(found, str(run.metrics.get("calibrator", "")), figures)
+
+
+def next_step(advice: Advice) -> list[str]:
+    """Which run to deploy, and the command; nothing where there is no recommendation."""
+    run = advice.to_deploy
+    if run is None:
+        return []
+    others = sum(other.label == run.label for other in advice.runs) - 1
+    why = f", of {others + 1} seeds the best on the validation split" if others else ""
+    return [
+        f"To deploy: the run {run.folder.name}{why}.",
+        f"Next: {export_command(run)}",
+    ]
+
+
+def export_command(run: JudgedRun) -> str:
+    """What writes a run as one file that any ONNX runtime can load."""
+    return f"spaceform export {shlex.quote(str(run.folder))} model.onnx"

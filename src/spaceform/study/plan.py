@@ -27,7 +27,7 @@ from spaceform.study.published import PAPER_HEADS
 
 Kind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
-"""What a comparison on own data gives every head alike, by kind of input."""
+"""What all heads share in a comparison on own data, by kind of input."""
 THUMBNAIL = 64
 _PROFILES = {"paper": PAPER, "authors": AUTHORS}
 _BATCH = 128
@@ -76,7 +76,7 @@ def has_temperature(head: str) -> bool:
 
 
 def start_of(head: str, kind: Kind) -> Start:
-    """Where training of a head starts: as its class declares, or else as that of its nearest relative does.
+    """The rates and options that training of a head starts from: its own, or those of its nearest relative.
 
     Nearest is a head that is as random or not, then one of the same geometry, then the first of `HEADS`.
     """
@@ -239,14 +239,14 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
 
 
 def _own(kind: Kind, head: str) -> Recipe:
-    """What every head gets alike, and what this one starts from."""
+    """What all heads share, with the rates and options that this head starts from."""
     start, shared = start_of(head, kind), OWN[kind]
     own = {"head": {"name": head, **_options(head, start)}, "optim": shared["optim"] | _rates(start)}
     return make({**shared, **own}, source=f"{kind}/{head}")
 
 
 def _with_head(recipe: Recipe, head: str) -> Recipe:
-    """The same conditions for another head, from where that one starts."""
+    """The recipe with another head in its place, which brings its own rates and options."""
     start = start_of(head, "features" if recipe.net.name == "projection" else "pixels")
     options = {f"head.{key}": value for key, value in _options(head, start).items()}
     rates = {f"optim.{key}": value for key, value in _rates(start).items()}
@@ -262,7 +262,7 @@ def _rates(start: Start) -> dict[str, float]:
 
 
 def _options(head: str, start: Start) -> dict[str, Any]:
-    """Those that the head takes: what it starts from may be a relative's."""
+    """The options of the start that this head takes. The start may be that of another head."""
     return {key: value for key, value in start.options.items() if key in HEADS[head].options()}
 
 
@@ -274,7 +274,7 @@ def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
 
 
 def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, Any]:
-    """Epochs of one look at the training data on average, as far as the budget goes."""
+    """Epochs that see every training item about once, within the budget."""
     epochs, most, stop, cut = _LENGTH[budget]
     material = data.split(dataset.with_task(recipe.data.task or dataset.task), recipe.data.split_seed)
     present = len(dataset.labels[material.train].unique())
@@ -292,14 +292,14 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 
 def _require_net(net: Net, dataset: data.Dataset) -> None:
-    """A net that cannot be is refused here, once, and not by each run."""
+    """Refuse a net that cannot be built: once here, instead of in every run."""
     shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
     with torch.random.fork_rng():
         net.without_weights().build(shape)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:
-    """Heads may differ in their own options, rates and decay; in nothing else.
+    """Refuse recipes that differ in more than the heads' own options, rates and decay.
 
     On features a search tries the same nets for every head, and each may end with another.
     """

@@ -15,7 +15,7 @@ SEEDS = 5
 DDOF = 0
 """Of the standard deviations behind the paper's error bars; ours beside them are made alike."""
 EPOCHS = 1000
-"""The most that a run may take."""
+"""The most epochs of a run in the paper."""
 
 
 @final

@@ -146,7 +146,7 @@ def _shipped(jobs: list[Job]) -> dict[Any, Any]:
 
 
 class _Mailbox:
-    """The latest word of every run; lives beside the driver, so that no lost host takes it along."""
+    """The latest progress of every run. It lives beside the driver: a host that is lost does not take it."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Progress] = {}

@@ -50,14 +50,14 @@ class KeptReference:
     setting: Mapping[str, Any]
     """What was chosen on the validation split."""
     seconds: float
-    """Of the whole choice and fit."""
+    """That the choice of the setting and the fit took."""
     outputs: Outputs
 
 
 def make_references(
     recipe: Recipe, folder: Path, *, trials: int, on: Processes, say: Callable[[str], None]
 ) -> None:
-    """Fit those that are not there yet, one in a process; one that fails is told and left out."""
+    """Fit the references that are not there yet, each in a process; one that fails is named and left out."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
     narrow = isinstance(features, torch.Tensor) and features.shape[1] < NARROW
@@ -115,7 +115,7 @@ def _classifier(name: str, parts: Material, trials: int) -> _Made:
 
 
 def _features(parts: Material) -> _Made:
-    """Standardised as the heads have them, compared by the cosine."""
+    """Retrieval by the features as they are: standardised as for the heads, compared by the cosine."""
     x, y = _test(parts)
     found = found_within_classes(engine_parts(parts)[0].inputs(x), y)
     arrays = {"average_precision": found.average_precision.float().numpy()}

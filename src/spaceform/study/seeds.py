@@ -1,4 +1,4 @@
-"""How many seeds a comparison gives each head: a number, or as many as its question needs."""
+"""How many seeds a comparison gives each head: a fixed number, or as many as it takes to choose."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from spaceform.study.verdict.race import FIRST_SEEDS, Decision, race
 from spaceform.study.verdict.words import racing
 
 _SEARCH_SHARE = 0.5
-"""Of the minutes: what the search may take."""
+"""The share of the minutes that the search may take."""
 
 
 @final
@@ -37,11 +37,11 @@ class Seeds:
     racing: bool
     began: float
     deadline: float | None = None
-    """By the monotonic clock: no further round begins after it."""
+    """No further round begins after this time of the monotonic clock."""
 
     @classmethod
     def of(cls, seeds: int | Literal["auto"] | None, *, auto: bool, minutes: float | None) -> "Seeds":
-        """From what was asked for; `auto` says which rule holds where nothing was."""
+        """The rule that was asked for; where none was, `auto` says whether more seeds follow as needed."""
         if isinstance(seeds, int) and seeds < 1:
             raise ValueError(f"--seeds must be at least 1, or auto, got {seeds}")
         if minutes is not None and not minutes > 0:

@@ -56,7 +56,7 @@ def _around(key: str, value: Any) -> Range:
 
 
 def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribution:
-    """As Optuna says it; the value that the search starts from is always inside."""
+    """The same for Optuna; the value that the search starts from is always inside."""
     match found:
         case LogUniform(low, high):
             return optuna.distributions.FloatDistribution(min(low, start), max(high, start), log=True)

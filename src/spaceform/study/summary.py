@@ -1,21 +1,18 @@
-"""What the results of a study say, and what they do not: pure functions on its table, one row for each run.
+"""The table of a study's results: pure functions on one row for each run.
 
-A row of a summary is mean ± standard error of the mean over the seeds (standard deviation with ddof 1; of
-a single seed there is none). The best mean and those that cannot be told from it are marked: from the best
-downwards, up to the first that is significantly worse by Welch's t-test against the best, two-sided,
-Holm-corrected within the column at 5%. (Below that one nothing is marked: much noise of its own excuses no
-lower mean.) The seeds vary the training, not the split: a verdict holds for this test split.
+A figure is the mean ± standard error over the seeds (standard deviation with ddof 1; of a single seed there
+is none). What is bold comes from the verdict: in each column the head to choose, and the heads that are
+practically as good. References (what people would use instead of a head) stand below the heads and are never
+bold.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
 import pandas as pd
-
-LEVEL = 0.05
 
 
 @final
@@ -37,19 +34,15 @@ class Measure:
 
 CLASSIFICATION = (
     Measure("accuracy", "accuracy %"),
-    Measure("calibration_error_l2", "calibration error % (l2)", higher=False),
-    Measure("calibration_error_l1", "calibration error % (l1)", higher=False),
+    Measure("nll", "NLL", higher=False, percent=False),
+    Measure("calibrated.chosen.nll", "NLL after calibration", higher=False, percent=False),
+    Measure("calibration_error_l2", "calibration error %", higher=False),
     Measure(
         "calibrated.temperature.calibration_error_l2",
-        "after temperature scaling % (l2)",
+        "calibration error after temperature scaling %",
         higher=False,
     ),
-    Measure(
-        "calibrated.chosen.calibration_error_l2",
-        "with the chosen calibrator % (l2)",
-        higher=False,
-    ),
-    Measure("nll", "NLL", higher=False, percent=False),
+    Measure("calibrated.chosen.calibration_error_l2", "calibration error after calibration %", higher=False),
     Measure("retrieval.map_at_r", "mAP@R %"),
     Measure("auroc_confidence", "AUROC of the norm", percent=False),
     Measure("auroc_probability", "AUROC of the top probability", percent=False),
@@ -59,69 +52,102 @@ RETRIEVAL = (
     Measure("cosine.map_at_r", "mAP@R % by cosine"),
     Measure("recall_at_1", "Recall@1 %"),
 )
+_SCALED, _CALIBRATED = (f"calibrated.{name}.calibration_error_l2" for name in ("temperature", "chosen"))
 
 
 def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
-    """The columns to show for the task of these results, as far as they are there."""
+    """The columns to show for the task of these results, as far as they are there.
+
+    The calibration error after plain temperature scaling is shown only where no calibrator was chosen.
+    """
     task = table["task"].dropna() if "task" in table else pd.Series(dtype=object)
     known = RETRIEVAL if len(task) and task.iloc[0] == "retrieval" else CLASSIFICATION
     shown = [m for m in known if m.column in table and table[m.column].notna().any()]
-    plain, chosen = (f"calibrated.{name}.calibration_error_l2" for name in ("temperature", "chosen"))
-    if {plain, chosen} <= {*table} and table[plain].equals(table[chosen]):
-        return tuple(m for m in shown if m.column != chosen)  # plain temperature was chosen everywhere
+    if any(m.column == _CALIBRATED for m in shown):
+        shown = [m for m in shown if m.column != _SCALED]
     return tuple(shown)
 
 
 @final
 @dataclass(frozen=True)
 class Row:
-    """One label's figures in one measure."""
+    """One label's figure in one measure."""
 
     label: str
     mean: float
     sem: float | None
     """None for a single seed."""
     seeds: int
-    best: bool
-    """The best mean."""
-    tied: bool
-    """Neither this nor any better mean is significantly worse than the best; true of the best itself."""
-    p: float | None
-    """Holm-adjusted p-value against the best; None for the best and where there is no test."""
+    marked: bool = False
+    """The verdict's choice in this column, or practically as good."""
 
 
-def summarize(table: pd.DataFrame, measure: Measure) -> list[Row]:
-    """A row for each label, in the order of the table; labels without a finished run are left out."""
-    values = {
-        str(label): group.to_numpy(dtype=float)
-        for label, group in table.dropna(subset=[measure.column]).groupby("label", sort=False)[measure.column]
-    }
-    if not values:
-        return []
-    means = {label: float(v.mean()) for label, v in values.items()}
-    sign = 1.0 if measure.higher else -1.0
-    best = max(means, key=lambda label: sign * means[label])
-    testable = len(values) > 1 and min(map(len, values.values())) > 1
-    others = [label for label in values if label != best]
-    p = (
-        dict(zip(others, holm([welch(values[best], values[o]) for o in others]), strict=True))
-        if testable
-        else {}
-    )
-    worse = [sign * means[label] for label in p if p[label] <= LEVEL]
-    bound = max(worse, default=-math.inf) if testable else math.nextafter(sign * means[best], -math.inf)
+def summarize(table: pd.DataFrame, measure: Measure, leading: Collection[str] = ()) -> list[Row]:
+    """A row for each label, in the order of the table; labels without a finished run are left out.
+
+    `leading` are the labels that the verdict on this measure marks.
+    """
     return [
-        Row(
-            label,
-            means[label],
-            standard_error(v),
-            len(v),
-            label == best,
-            label == best or sign * means[label] > bound,
-            p.get(label),
-        )
-        for label, v in values.items()
+        Row(str(label), float(v.mean()), standard_error(v), len(v), label in leading)
+        for label, values in table.dropna(subset=[measure.column]).groupby("label", sort=False)[
+            measure.column
+        ]
+        if len(v := values.to_numpy(dtype=float))
     ]
+
+
+@final
+@dataclass(frozen=True)
+class Results:
+    """The table that the terminal, a notebook and the report show: heads first, then references."""
+
+    measures: tuple[Measure, ...]
+    heads: tuple[str, ...]
+    references: tuple[str, ...]
+    rows: Mapping[tuple[str, str], Row]
+    """By label and column; a figure that is missing has no row."""
+    footnote: tuple[str, ...]
+    """What a reader must know, a sentence each."""
+
+    def row(self, label: str, measure: Measure) -> Row | None:
+        """A figure; None where it is missing."""
+        return self.rows.get((label, measure.column))
+
+
+@final
+@dataclass(frozen=True)
+class Findings:
+    """What a table takes from the verdict and from the study."""
+
+    leading: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """By column: the labels to mark."""
+    references: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """Figures of each reference, by column."""
+    notes: Sequence[str] = ()
+    """Sentences of the study, such as how rates were searched."""
+
+    def told(self, *sentences: str) -> "Findings":
+        """The same with these sentences; empty ones are left out."""
+        return replace(self, notes=tuple(filter(None, sentences)))
+
+
+NOTHING = Findings()
+
+
+def results(table: pd.DataFrame, found: Findings = NOTHING) -> Results:
+    """The table of the runs in `table`, with what the verdict says of them."""
+    shown = measures(table)
+    rows: dict[tuple[str, str], Row] = {}
+    for measure in shown:
+        for row in summarize(table, measure, found.leading.get(measure.column, ())):
+            rows[row.label, measure.column] = row
+        for label, figures in found.references.items():
+            if (figure := figures.get(measure.column)) is not None and math.isfinite(figure):
+                rows[label, measure.column] = Row(label, figure, None, 1)
+    columns = {measure.column for measure in shown}
+    references = tuple(label for label in found.references if any((label, c) in rows for c in columns))
+    heads = tuple(dict.fromkeys(str(label) for label in table["label"])) if len(table) else ()
+    return Results(shown, heads, references, rows, tuple(_footnote(table, shown, rows, references, found)))
 
 
 def standard_error(
@@ -131,46 +157,37 @@ def standard_error(
     return float(np.std(values, ddof=ddof)) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def welch(
-    a: np.ndarray[tuple[int], np.dtype[np.float64]], b: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> float:
-    """Two-sided p-value of Welch's t-test; where neither varies, 1 if the means are equal and else 0."""
-    from scipy import stats
-
-    if np.ptp(a) == 0 and np.ptp(b) == 0:
-        return float(a[0] == b[0])
-    moments = ((float(x.mean()), float(x.std(ddof=1)), len(x)) for x in (a, b))
-    return float(stats.ttest_ind_from_stats(*next(moments), *next(moments), equal_var=False).pvalue)
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjustment: the k-th smallest of m is multiplied by m − k + 1, kept monotone, and cut at 1."""
-    order = sorted(range(len(p)), key=p.__getitem__)
-    adjusted = [0.0] * len(p)
-    running = 0.0
-    for place, i in enumerate(order):
-        running = max(running, min(1.0, (len(p) - place) * p[i]))
-        adjusted[i] = running
-    return adjusted
-
-
-def footnote(table: pd.DataFrame) -> list[str]:
-    """What a reader of the tables must know, a sentence each."""
+def _footnote(
+    table: pd.DataFrame,
+    shown: Sequence[Measure],
+    rows: Mapping[tuple[str, str], Row],
+    references: Sequence[str],
+    found: Findings,
+) -> list[str]:
     finished = table[table["state"] == "finished"] if "state" in table else table
     counts = finished.groupby("label", sort=False).size() if len(finished) else pd.Series(dtype=int)
     said = []
-    if len(counts) and counts.min() > 1:
+    if len(counts) and counts.max() > 1:
         seeds = str(counts.iloc[0]) if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}"
-        said.append(f"Mean ± standard error over {seeds} seeds (standard deviation with ddof 1).")
-        if len(counts) > 1:
-            said[-1] += (
-                " Bold: the best, and those next to it down to the first that is significantly worse "
-                "(Welch's t-test against the best, Holm-corrected, 5%)."
-            )
-        if len(counts) > 1 and counts.min() < 5:
-            said.append("With fewer than five seeds the test sees large differences only.")
-    elif len(counts) > 1:
-        said.append("Bold: the best. Some rows have one seed only, so there is no error bar and no test.")
+        said.append(f"Mean ± standard error over {seeds} seeds.")
+    elif len(counts):
+        said.append("One seed of each head, so there is no error bar.")
+    marked = {column for (_, column), row in rows.items() if row.marked}
+    if marked and len(counts) > 1:
+        said.append(
+            "Bold: the head to choose by this column, and every head that is practically as good. "
+            "Other heads are worse, or it is not known yet: the advice says which."
+        )
+        if plain := [m.title for m in shown if m.column not in marked]:
+            said.append(f"No bold where there is no verdict: {', '.join(plain)}.")
+    if references:
+        last = (
+            "The last row is no head. It is"
+            if len(references) == 1
+            else "The last rows are no heads. They are"
+        )
+        said.append(f"{last} what people would use instead, on the same split, and never bold.")
+    said += found.notes
     if {"retrieval.items", "retrieval.map_at_r"} <= {*finished} and finished[
         "retrieval.map_at_r"
     ].notna().any():

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from spaceform.data import load
 from spaceform.data.dataset import Task
 from spaceform.run.fit import is_for_features
-from spaceform.run.recipe import Recipe, RecipeError, unknown
+from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Profile, Sampler
 from spaceform.study.feature_search import search_features
@@ -113,7 +113,7 @@ def compare(
             )
             for head, sentence in notes["searched"].items():
                 say(f"{head}: {sentence}")
-        notes["search"] = _searched(trials)
+        notes["search"] = _searched(trials, found)
         if engine:
             first = next(iter(found.values()))
             make_references(first, folder, trials=max(1, trials), on=here, say=say)
@@ -234,10 +234,22 @@ def _by_engine(found: Mapping[str, Recipe]) -> bool:
     return all(map(is_for_features, found.values()))
 
 
-def _searched(trials: int) -> str:
-    if not trials:
-        return "Rates and options were not searched: a difference of a point or two may be one of rates."
-    return f"{trials} candidates for each head, on the validation split."
+def _searched(trials: int, found: Mapping[str, Recipe]) -> str:
+    if trials:
+        return f"Rates and options: {trials} candidates for each head, on the validation split."
+    if all(_shipped(head, recipe) for head, recipe in found.items()):
+        return "Rates and options are those of the shipped recipes, which were searched before."
+    return "Rates and options were not searched: a difference of a point or two may be one of rates."
+
+
+def _shipped(head: str, recipe: Recipe) -> bool:
+    """Whether rates and options are those of a recipe that comes with the package for these data."""
+    row = f"{recipe.data.name}/{head}"
+    return any(
+        known[row].optim == recipe.optim and known[row].head == recipe.head
+        for known in (QUICK, PAPER)
+        if row in known
+    )
 
 
 def _by_seeds(

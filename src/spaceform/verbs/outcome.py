@@ -1,6 +1,6 @@
 """A study as its user sees it: the table, the advice, the runs, the report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, final
@@ -11,7 +11,8 @@ from spaceform.run.finished import Run
 from spaceform.run.recipe import Recipe, load
 from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
-from spaceform.study.judge import Advice, judge
+from spaceform.study.judge import Advice, judge, next_step
+from spaceform.study.sensitivity import left_out, told, tried
 
 
 @final
@@ -100,6 +101,21 @@ class Study:
         """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
         return judge(self._kept)
 
+    def shown(self) -> tuple[summary.Results, list[str]]:
+        """The table as people see it, and what to say of it.
+
+        The table has a row for each head, marked by the advice, then the references. The sentences are the
+        advice, which run to deploy, and the command that does it.
+        """
+        advice = self.advice
+        search = told(tried(self.folder), str(self.notes.get("search", "")))
+        gone = left_out({job.recipe.head.name for job in self.jobs}, self.notes)
+        found = summary.NOTHING if advice is None else advice.findings
+        results = summary.results(
+            self.table, found.told(search, *(f"{head} is left out: {why}." for head, why in gone.items()))
+        )
+        return results, [] if advice is None else [*advice.brief(), *next_step(advice)]
+
     @property
     def beside_paper(self) -> list[published.Pair]:
         """The paper's cells and ours, where the paper has this data set."""
@@ -122,7 +138,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The table and the advice, in a notebook."""
-        return _html(self.table, self.advice)
+        return _html(*self.shown())
 
 
 @final
@@ -145,22 +161,21 @@ class Runs(Mapping[str, Run]):
         return f"Runs({', '.join(self._paths)})"
 
 
-def _html(table: pd.DataFrame, advice: Advice | None) -> str:
-    measures = summary.measures(table)
-    if not measures:
+def _html(results: summary.Results, said: Sequence[str]) -> str:
+    if not results.measures:
         return "<p>No run is finished yet.</p>"
-    rows = {measure: {row.label: row for row in summary.summarize(table, measure)} for measure in measures}
-    lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in measures)}</tr>"]
-    for label in dict.fromkeys(str(label) for label in table["label"]):
-        cells = [_cell(measure, rows[measure].get(label)) for measure in measures]
-        lines.append(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>")
-    said = advice.sentences() if advice is not None else []
+    lines = [f"<tr><th>head</th>{''.join(f'<th>{escape(m.title)}</th>' for m in results.measures)}</tr>"]
+    for label in (*results.heads, *results.references):
+        cells = "".join(_cell(measure, results.row(label, measure)) for measure in results.measures)
+        grey = ' style="opacity: 0.6"' if label in results.references else ""
+        lines.append(f"<tr{grey}><th>{escape(label)}</th>{cells}</tr>")
     notes = "".join(f"<li>{escape(sentence)}</li>" for sentence in said)
-    return f"<table>{''.join(lines)}</table><ul>{notes}</ul>"
+    below = escape(" ".join(results.footnote))
+    return f"<table>{''.join(lines)}</table><p><small>{below}</small></p><ul>{notes}</ul>"
 
 
 def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
     if row is None:
         return "<td>–</td>"
     text = measure.text(row.mean, row.sem)
-    return f"<td><b>{text}</b></td>" if row.tied else f"<td>{text}</td>"
+    return f"<td><b>{text}</b></td>" if row.marked else f"<td>{text}</td>"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import Evidence, Missing, Series, decide, words
+from spaceform.study.verdict import CLASSIFICATION, Evidence, Missing, Series, decide, words
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
 from study.verdict.studies import ACCURACY, NLL, study
@@ -64,7 +64,7 @@ def test_no_mistakes_are_named():
     rows = {"cosine": Series((), np.zeros((0, 1)), {0: Missing.NO_MISTAKES})}
     evidence = Evidence(("cosine",), (), (ACCURACY,), {"accuracy": rows})
     assert said(evidence) == [
-        "Accuracy: nothing to choose by, since no run made a mistake, "
+        "There is nothing to choose by, since no run made a mistake, "
         "and there is nothing to tell right from wrong by."
     ]
 
@@ -91,11 +91,42 @@ def test_labels_have_the_readers_names():
 
 def test_the_overall_choice_states_its_weights():
     evidence = study({"cosine": 95.0, "vmf": 90.0})
-    found = recommend(evidence, decide(evidence))
-    assert words.overall(found, evidence.goals) == [
+    verdict = decide(evidence)
+    assert words.overall(recommend(evidence, verdict), verdict) == [
         "Choose cosine: the best over all goals with a probability of over 99 %.",
-        "Weights: accuracy 100 %; each goal counts in units of the difference that matters in it.",
+        "Weights: accuracy 100 %. Each goal is measured in differences that just matter in it.",
     ]
+
+
+def test_the_overall_choice_against_references():
+    heads = {"cosine": 90.0, "vmf": 85.0}
+    for reference, words_of_it in ((80.0, "better than"), (95.0, "worse than")):
+        evidence = study(heads, references={"LogisticRegression": reference})
+        verdict = decide(evidence)
+        said = words.against_references(verdict, recommend(evidence, verdict))
+        assert said.startswith(f"Beside what people would use instead, cosine is {words_of_it} LogisticReg")
+        assert " (accuracy" in said
+    evidence = study(heads)
+    verdict = decide(evidence)
+    assert words.against_references(verdict, recommend(evidence, verdict)) == ""
+
+
+def test_a_goal_that_does_not_count_says_why():
+    evidence = study({"cosine": 95.0, "vmf": 90.0})
+    rows = {label: Series((), np.zeros((0, 1)), {0: Missing.NO_MISTAKES}) for label in evidence.labels}
+    area = CLASSIFICATION[[goal.column for goal in CLASSIFICATION].index("auroc_confidence")]
+    series = {**evidence.series, area.column: rows}
+    both = Evidence(evidence.labels, (), (*evidence.goals, area), series)
+    verdict = decide(both)
+    assert words.overall(recommend(both, verdict), verdict)[-1] == (
+        "AUROC of the norm does not count, since no run made a mistake, "
+        "and there is nothing to tell right from wrong by."
+    )
+    series[area.column] = {**rows, "vmf": Series((0, 1), np.full((2, 1), 0.8))}
+    verdict = decide(both)
+    assert words.overall(recommend(both, verdict), verdict)[-1] == (
+        "AUROC of the norm does not count, since every run of cosine made no mistake."
+    )
 
 
 def test_a_race_says_why_it_stops():

@@ -35,7 +35,7 @@ function sortable(table) {
       const p = Number(x), q = Number(y);
       return sign * (Number.isNaN(p) || Number.isNaN(q) ? x.localeCompare(y, "en", { numeric: true }) : p - q);
     });
-    body.append(...rows);
+    body.append(...rows.filter(row => !row.matches(".reference")), ...rows.filter(row => row.matches(".reference"))); // heads first
   });
 }
 
@@ -48,6 +48,8 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
 document.querySelectorAll("table.sortable").forEach(sortable);
+document.querySelectorAll(".picture").forEach(picture);
+document.querySelectorAll("[data-weights]").forEach(weights);
 const fits = new ResizeObserver(seen => { // a table that is wider than the screen says so
   for (const { target } of seen) {
     const more = target.clientWidth > 0 && target.scrollWidth > target.clientWidth + 1;

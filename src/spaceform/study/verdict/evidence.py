@@ -33,6 +33,8 @@ class Outputs:
     probabilities: Float[NDArray[np.floating], "items classes"] | None = None
     chosen: Float[NDArray[np.floating], "items classes"] | None = None
     """Probabilities with the chosen calibrator."""
+    scaled: Float[NDArray[np.floating], "items classes"] | None = None
+    """Probabilities after plain temperature scaling."""
     confidence: Float[NDArray[np.floating], " items"] | None = None
     average_precision: Float[NDArray[np.floating], " queries"] | None = None
     """AP@R of each query; NaN where nothing is relevant."""
@@ -61,6 +63,7 @@ class Outputs:
             labels=read("labels"),
             probabilities=read("probabilities"),
             chosen=read(f"probabilities_{calibrator}") if calibrator else None,
+            scaled=read("probabilities_temperature"),
             confidence=read("confidence"),
             average_precision=read("average_precision"),
             nearest_is_own=read("nearest_is_own"),
@@ -191,9 +194,9 @@ def _contributions(column: str, outputs: Outputs) -> _Contributed | Missing:
     y, p = outputs.labels, outputs.probabilities
     if column in ("retrieval.map_at_r", "map_at_r", "recall_at_1"):
         return _found(outputs.nearest_is_own if column == "recall_at_1" else outputs.average_precision)
-    if column.startswith("calibrated.chosen."):
-        p = outputs.chosen
-        column = column.removeprefix("calibrated.chosen.")
+    if column.startswith("calibrated."):
+        _, calibrator, column = column.split(".")
+        p = outputs.chosen if calibrator == "chosen" else outputs.scaled
     if y is None or p is None:
         return Missing.NOT_MEASURED
     if column == "nll":

@@ -58,11 +58,11 @@ class Goal:
 
 CLASSIFICATION: tuple[Goal, ...] = (
     Goal("accuracy", "accuracy", "accuracy", POINTS, True, 0.5, 0.5, 100.0, weight=4.0),
-    Goal("nll", "NLL", "likelihood out of the box", NATS, False, 0.01, 0.03, math.inf),
+    Goal("nll", "NLL", "good probabilities as trained", NATS, False, 0.01, 0.03, math.inf),
     Goal(
         "calibrated.chosen.nll",
-        "NLL with the chosen calibrator",
-        "calibrated likelihood",
+        "NLL after calibration",
+        "good probabilities",
         NATS,
         False,
         0.01,
@@ -70,11 +70,11 @@ CLASSIFICATION: tuple[Goal, ...] = (
         math.inf,
         weight=3.0,
     ),
-    Goal("brier", "Brier score", "probabilities, squared", SCORE, False, 0.005, 0.005, 2.0),
+    Goal("brier", "Brier score", "probabilities by the Brier score", SCORE, False, 0.005, 0.005, 2.0),
     Goal(
         "calibration_error_l2",
         "calibration error",
-        "calibration out of the box",
+        "probabilities that can be believed as trained",
         POINTS,
         False,
         0.5,
@@ -83,8 +83,8 @@ CLASSIFICATION: tuple[Goal, ...] = (
     ),
     Goal(
         "calibrated.chosen.calibration_error_l2",
-        "calibration error with the chosen calibrator",
-        "calibration with the chosen calibrator",
+        "calibration error after calibration",
+        "probabilities that can be believed",
         POINTS,
         False,
         0.5,
@@ -93,9 +93,19 @@ CLASSIFICATION: tuple[Goal, ...] = (
         weight=1.0,
     ),
     Goal(
+        "calibrated.temperature.calibration_error_l2",
+        "calibration error after temperature scaling",
+        "probabilities that can be believed after temperature scaling",
+        POINTS,
+        False,
+        0.5,
+        0.5,
+        100.0,
+    ),
+    Goal(
         "auroc_confidence",
-        "AUROC of the confidence",
-        "telling right from wrong by the confidence",
+        "AUROC of the norm",
+        "telling right from wrong by the norm",
         AREA,
         True,
         0.01,
@@ -117,6 +127,7 @@ CLASSIFICATION: tuple[Goal, ...] = (
 )
 RETRIEVAL: tuple[Goal, ...] = (
     Goal("map_at_r", "mAP@R", "retrieval of new classes", POINTS, True, 0.5, 0.5, 100.0, weight=1.0),
+    Goal("cosine.map_at_r", "mAP@R by cosine", "retrieval by the cosine", POINTS, True, 0.5, 0.5, 100.0),
     Goal("recall_at_1", "Recall@1", "the nearest neighbour", POINTS, True, 0.5, 0.5, 100.0),
 )
 GOALS: Mapping[str, tuple[Goal, ...]] = {"classification": CLASSIFICATION, "retrieval": RETRIEVAL}

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing
+from spaceform.messages import capital, listed
+from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing, Verdict
 from spaceform.study.verdict.evidence import Missing
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.overall import Choice, Recommendation, Why
@@ -12,6 +13,7 @@ from spaceform.study.verdict.race import Decision, Question, Reason
 Name = Callable[[str], str]
 
 _WORTH_NAMING = 0.05
+_LIKELY = 0.5
 
 
 def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
@@ -31,7 +33,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
     if choice is None:
         gaps = [gap for gap in verdict.gaps if gap.runs == gap.of]
         reason = gaps[0].reason if gaps else Missing.NOT_MEASURED
-        return f"{_capital(goal.purpose)}: nothing to choose by, since {_WHY_NONE[reason]}."
+        return f"There is nothing to choose by, since {_WHY_NONE[reason]}."
     one = verdict.of(choice.label)
     head = f"Choose {name(one.label)}"
     if choice.why is Why.ONLY:
@@ -47,7 +49,7 @@ def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str
         )
         return f"{head}: {near}, {gain}."
     if choice.why is Why.FIRST:
-        others = _and([name(label) for label in verdict.equivalent])
+        others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
         return f"{head} ({value(goal, one.mean)}); {others} {verb} practically as good."
     if choice.why is Why.CLEAR:
@@ -64,15 +66,15 @@ def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
     if may:
         ranked = sorted(may, key=lambda one: -one.best)
-        listed = _and([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
-        parts.append(f"it may be {listed} instead" if len(may) == 1 else f"it may also be {listed}")
+        names = listed([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
+        parts.append(f"it may be {names} instead" if len(may) == 1 else f"it may also be {names}")
     same = [one for one in verdict.standings if one.relation is Relation.EQUIVALENT]
     if same and may:
-        parts.append(f"{_and([name(one.label) for one in same])} {_are(same)} practically as good")
+        parts.append(f"{listed([name(one.label) for one in same])} {_are(same)} practically as good")
     behind = [one for one in verdict.standings if one.relation is Relation.WORSE]
     if behind and (may or same):
-        parts.append(f"{_and([name(one.label) for one in behind])} {_are(behind)} worse")
-    return f"{_capital('; '.join(parts))}." if parts else ""
+        parts.append(f"{listed([name(one.label) for one in behind])} {_are(behind)} worse")
+    return f"{capital('; '.join(parts))}." if parts else ""
 
 
 def settling(verdict: GoalVerdict, name: Name = str) -> str:
@@ -132,7 +134,7 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
     alone = [name(one.label) for one in verdict.standings if one.source is Source.OTHERS]
     if alone:
         has = "has" if len(alone) == 1 else "have"
-        said.append(f"{_and(alone)} {has} one seed; the spread of the others stands in.")
+        said.append(f"{listed(alone)} {has} one seed; the spread of the others stands in.")
     if not verdict.items and verdict.choice:
         said.append(
             "Only the figures of the runs are known, not those of the items: this holds for this test split."
@@ -142,10 +144,10 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
     return said
 
 
-def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> list[str]:
+def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[str]:
     """The recommendation and its weights."""
     one = found.verdict.of(found.choice.label)
-    titles = {goal.column: goal.title for goal in goals}
+    titles = {each.goal.column: each.goal.title for each in verdict.goals}
     first = f"Choose {name(found.choice.label)}"
     if found.choice.why in (Why.CHEAPER, Why.SIMPLER):
         gain = (
@@ -156,6 +158,10 @@ def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> l
         first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
+    elif one.best < _LIKELY:
+        first += (
+            f" for now: it is the best over all goals with a probability of only {probability(one.best)}."
+        )
     else:
         first += f": the best over all goals with a probability of {probability(one.best)}."
     weights = ", ".join(
@@ -163,11 +169,50 @@ def overall(found: Recommendation, goals: Sequence[Goal], name: Name = str) -> l
     )
     also = rivals(found.verdict, name)
     said = [first, *([also] if also else [])]
-    said.append(f"Weights: {weights}; each goal counts in units of the difference that matters in it.")
-    if found.left_out:
-        missing = _and([titles[column] for column in found.left_out])
-        said.append(f"Left out, since some head has no figure: {missing}.")
+    said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
+    said += [_left_out(verdict.of(column), name) for column in found.left_out]
     return said
+
+
+def _left_out(verdict: GoalVerdict, name: Name) -> str:
+    """Why a goal does not count in the overall recommendation."""
+    title, whole = capital(verdict.goal.title), [gap for gap in verdict.gaps if gap.runs == gap.of]
+    if verdict.choice is None and whole:
+        return f"{title} does not count, since {_WHY_NONE[whole[0].reason]}."
+    if not whole:
+        return f"{title} does not count, since no seed of some head has all figures."
+    parts = [f"every run of {name(gap.label)} {_WHY_SOME[gap.reason]}" for gap in whole]
+    return f"{title} does not count, since {listed(parts)}."
+
+
+def against_references(verdict: Verdict, found: Recommendation, name: Name = str) -> str:
+    """The recommended head against the best reference of each goal; empty where there is no reference."""
+    head = found.choice.label
+    beside = [
+        (one.goal, name(best.label), one.pairs[head, best.label])
+        for one in verdict.goals
+        if one.goal.column in found.weights and (best := one.reference) is not None
+    ]
+    ahead = [(goal, label) for goal, label, lead in beside if lead.sure and lead.mean > 0]
+    behind = [(goal, label, lead) for goal, label, lead in beside if lead.sure and lead.mean < 0]
+    level = [(goal, label) for goal, label, lead in beside if not lead.sure]
+    said = []
+    if behind:
+        parts = [f"{label} ({goal.title}, by {amount(goal, -lead.mean)})" for goal, label, lead in behind]
+        said.append(f"worse than {listed(parts)}")
+    if level:
+        said.append(f"not shown to be better than {_beside(level)}")
+    if ahead:
+        said.append(f"better than {_beside(ahead)}")
+    return f"Beside what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
+
+
+def _beside(found: Sequence[tuple[Goal, str]]) -> str:
+    """`LogisticRegression (accuracy, NLL) and the features as they are (mAP@R)`."""
+    by_label: dict[str, list[str]] = {}
+    for goal, label in found:
+        by_label.setdefault(label, []).append(goal.title)
+    return listed([f"{label} ({', '.join(titles)})" for label, titles in by_label.items()])
 
 
 def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:
@@ -176,7 +221,7 @@ def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[
     going = list(dict.fromkeys(decision.runs))
     said = {
         Reason.FIRST_SEEDS: "Every head gets its first seeds.",
-        Reason.REGRET: f"More seeds for {_and([name(label) for label in going])}." if going else "",
+        Reason.REGRET: f"More seeds for {listed([name(label) for label in going])}." if going else "",
         Reason.SETTLED: "No more seeds: for every goal the expected loss is below what matters.",
         Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
         Reason.ONE_HEAD: "No more seeds: there is one head only.",
@@ -218,15 +263,15 @@ _WHY_SOME = {
 
 def _gap(gap: Gap, name: Name) -> str:
     which = "every run" if gap.runs == gap.of else f"{gap.runs} of {gap.of} runs"
-    return f"{_capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no figure here."
+    return f"{capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no figure here."
 
 
 def _question(one: Question, goal: Goal, name: Name) -> str:
     half = f"half of {amount(goal, one.region)}"
     state = f"below {half}" if one.settled else f"not yet below {half}"
-    heads = "" if one.settled else f"; in question: {_and([name(label) for label in one.heads])}"
+    heads = "" if one.settled else f"; in question: {listed([name(label) for label in one.heads])}"
     loss = amount(goal, one.regret)
-    return f"{_capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
+    return f"{capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
 
 
 def _next(verdict: GoalVerdict, name: Name) -> str:
@@ -264,13 +309,3 @@ def _round(n: int) -> str:
     """Two digits that count."""
     step = 10 ** max(0, len(str(n)) - 2)
     return f"{-(-n // step) * step:,}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _capital(text: str) -> str:
-    """With a capital first letter, but for words that have one already: mAP@R."""
-    first = text.split(maxsplit=1)[0]
-    return text if first != first.lower() else text[:1].upper() + text[1:]

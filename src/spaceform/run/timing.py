@@ -1,0 +1,23 @@
+"""How long a run took to predict its test split: `timing.json`, apart from what was measured.
+
+`metrics.json` is the same whenever a run is evaluated again; a time is not.
+"""
+
+from pathlib import Path
+
+from spaceform.run import files
+
+FILE = "timing.json"
+
+
+def write(folder: Path, seconds: float, items: int) -> None:
+    """Keep the seconds that net, head and calibrators took for all test items."""
+    files.write_json(folder / FILE, {"predict_seconds": seconds, "items": items})
+
+
+def read(folder: Path) -> float | None:
+    """Seconds for the test split; None where they were not kept or cannot be read."""
+    try:
+        return float(files.read_json(folder / FILE)["predict_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,114 @@
+"""What a search tried for each head, and how much the head depends on its rates and options.
+
+A head that is good with one candidate of sixteen needs luck; one that is good with most of them does not.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, final
+
+import pandas as pd
+
+from spaceform.study import feature_search
+
+
+@final
+@dataclass(frozen=True)
+class Tried:
+    """The candidates of one head, by what they reached on the validation split."""
+
+    head: str
+    scores: tuple[float, ...]
+    """Of all candidates that trained, on the same short schedule, the best first."""
+    diverged: int
+    chosen: float
+    """What the chosen candidate reached, with the schedule that suited it."""
+    figure: str
+    """What a score is: `NLL`, or `accuracy`."""
+    planned: int
+    """Candidates that were to be tried; the minutes may have ended before."""
+
+    @property
+    def count(self) -> int:
+        """How many were tried."""
+        return len(self.scores) + self.diverged
+
+    @property
+    def typical(self) -> float:
+        """The score of the middle candidate; those that diverged are behind all others."""
+        worst = math.inf if self.figure == "NLL" else -math.inf
+        return median([*self.scores, *([worst] * self.diverged)])
+
+    @property
+    def loss(self) -> float:
+        """How far the middle candidate is behind the best: what a head loses without luck."""
+        return abs(self.typical - self.scores[0])
+
+
+def tried(study: Path) -> list[Tried]:
+    """What was searched for each head of a study, in the order of the names; none where nothing was.
+
+    A head of which no candidate trained is not among them.
+    """
+    folder = study / "search"
+    if (folder / "search.db").exists():
+        from spaceform.study import search
+
+        return _by_optuna(search.trials_of(folder))
+    return _by_engine(feature_search.trials_of(folder)) if folder.is_dir() else []
+
+
+def told(found: Sequence[Tried], note: str) -> str:
+    """How many candidates were tried, in a sentence; `note` is what the study says where none were."""
+    if not found:
+        return note
+    planned = max(one.planned for one in found)
+    counts = sorted({one.count for one in found})
+    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    if counts[0] < planned:
+        return (
+            f"Rates and options: {number} candidates were tried for each head on the validation split; "
+            f"{planned} were planned, but the time was over."
+        )
+    return f"Rates and options: {number} candidates were tried for each head on the validation split."
+
+
+def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:
+    """Heads that were searched but are not in the study, since no candidate trained; and why."""
+    searched = notes.get("searched")
+    found = searched.items() if isinstance(searched, Mapping) else ()
+    return {str(head): str(why).removeprefix(f"{head}: ") for head, why in found if head not in heads}
+
+
+def _by_engine(trials: pd.DataFrame) -> list[Tried]:
+    return [one for head, own in _heads(trials, "search") if (one := _engine_head(head, own)) is not None]
+
+
+def _engine_head(head: str, own: pd.DataFrame) -> Tried | None:
+    well = own[own["error"].isna()]
+    short = well[well["rung"] == well["rung"].min()]
+    if not len(short):
+        return None
+    scores = tuple(sorted(map(float, short["calibrated_nll"])))
+    diverged = own["candidate"].nunique() - short["candidate"].nunique()
+    planned = int(own["planned"].iloc[0])
+    return Tried(head, scores, diverged, float(well["calibrated_nll"].min()), "NLL", planned)
+
+
+def _by_optuna(trials: pd.DataFrame) -> list[Tried]:
+    found = []
+    for head, own in _heads(trials, "head"):
+        scores = sorted(map(float, own.loc[~own["diverged"], "score"].dropna()), reverse=True)
+        if scores:
+            diverged = int(own["diverged"].sum())
+            found.append(Tried(head, tuple(scores), diverged, scores[0], "accuracy", len(own)))
+    return found
+
+
+def _heads(trials: pd.DataFrame, column: str) -> Iterable[tuple[str, pd.DataFrame]]:
+    if not len(trials):
+        return []
+    return [(str(head), own) for head, own in trials.groupby(column, sort=True)]

@@ -1,0 +1,219 @@
+"""The answer and what it rests on: picture, weights, references, search, cost, mistakes, what to deploy."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from spaceform import metrics
+from spaceform.report.confusion import Confusion, confusion, figure, table
+from spaceform.report.contents import Contents, compute
+from spaceform.report.intervals import intervals
+from spaceform.report.making import made
+from spaceform.report.page import render
+from spaceform.report.records import collect
+from spaceform.report.searched import told
+from spaceform.report.typeset import comma_separated, latex, markdown
+from spaceform.run import timing
+from spaceform.study.references import FOLDER
+from spaceform.study.sensitivity import Tried
+from study.test_sensitivity import write_search
+
+HEADS = ("standard", "cosine", "vmf")
+
+
+def write_reference(study: Path, name: str, title: str, p: np.ndarray, labels: np.ndarray) -> None:
+    """A reference as `compare` keeps it."""
+    figures = {
+        "accuracy": float(metrics.accuracy(p, labels)),
+        "nll": float(metrics.nll(np.log(p), labels)),
+        "calibration_error_l2": float(metrics.calibration_error(p, labels)),
+    }
+    about = {"title": title, "figures": figures, "setting": {}, "seconds": 2.5}
+    (study / FOLDER).mkdir()
+    np.savez(
+        study / FOLDER / f"{name}.npz",
+        about=np.array(json.dumps(about)),
+        labels=labels,
+        probabilities=p.astype(np.float32),
+        probabilities_none=p.astype(np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_study) -> Path:
+    """A study with a search, a race, a reference that knows nothing, and a head that never trained."""
+    out = tmp_path_factory.mktemp("answer") / "s"
+    study = make_study(out, heads=HEADS, seeds=2, items=300, noise=3)
+    labels = np.arange(300) % 10
+    write_reference(out, "logistic", "LogisticRegression", np.full((300, 10), 0.1), labels)
+    for head, scores in zip(HEADS, ([0.3, 0.31, 0.32], [0.3, 0.5, 0.6], [0.4, 0.41, None]), strict=True):
+        write_search(out, head, [scores], planned=3)
+    for job in study.jobs:
+        timing.write(study.path(job), 0.03, 300)
+    plan = json.loads((out / "study.json").read_text())
+    question = {"goal": "accuracy", "choice": "cosine", "regret": 0.4, "region": 0.5, "settled": False}
+    plan["notes"] |= {
+        "searched": dict.fromkeys(HEADS, "fine") | {"hyperbolic": "every candidate diverged"},
+        "race": [
+            {"reason": "regret", "questions": [{**question, "heads": ["cosine", "vmf"]}]},
+            {"reason": "settled", "questions": [{**question, "settled": True, "heads": ["cosine"]}]},
+        ],
+    }
+    (out / "study.json").write_text(json.dumps(plan))
+    return out
+
+
+@pytest.fixture(scope="module")
+def contents(folder) -> Contents:
+    return compute(collect([folder]))
+
+
+@pytest.fixture(scope="module")
+def page(contents) -> str:
+    return render(contents)
+
+
+def test_the_table_is_marked_by_the_verdict_in_every_format(contents, page) -> None:
+    (part,) = contents.parts
+    assert [line.label for line in part.summary.lines] == ["Standard", "Cosine", "vMF", "LogisticRegression"]
+    assert [line.reference for line in part.summary.lines] == [False, False, False, True]
+    assert not any(cell.bold for cell in part.summary.lines[-1].cells)
+    leading = part.advice.leading("accuracy")
+    names = {"standard": "Standard", "cosine": "Cosine", "vmf": "vMF"}
+    text = markdown(part.summary)
+    for label, name in names.items():
+        row = re.search(rf"^\| {name} \| (.*?) \|", text, re.MULTILINE)[1]
+        assert row.startswith("**") == (label in leading)
+    assert "| *LogisticRegression* | 10.00 |" in text
+    rows = {row["head"]: row for row in csv.DictReader(io.StringIO(comma_separated(part.summary)))}
+    assert {label for label, name in names.items() if rows[name]["accuracy % bold"] == "1"} == leading
+    assert [row["kind"] for row in rows.values()] == ["head", "head", "head", "reference"]
+    assert r"\midrule" + "\n" + r"\textit{LogisticRegression} & $10.00$" in latex(part.summary)
+    assert re.search(r'<tr class="reference"><th scope="row" data-value="LogisticRegression">', page)
+    assert "Bold: the head to choose by this column" in page
+
+
+def test_the_advice_sets_the_choice_against_the_reference(contents, page) -> None:
+    (part,) = contents.parts
+    said = part.advice.overall()[1]
+    choice = part.advice.recommendation.choice.label
+    assert said.startswith(
+        f"Beside what people would use instead, {choice} is better than LogisticRegression"
+    )
+    assert "Beside what people would use instead" in page
+
+
+def test_the_picture_has_a_panel_for_each_goal_with_heads_above_references(contents) -> None:
+    (part,) = contents.parts
+    assert [panel.title for panel in part.answer.panels] == ["accuracy", "AUROC of the norm"]
+    drawn, axes = plt.subplots()
+    part.answer.panels[0].draw(axes)
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert set(names[:3]) == {"Standard", "Cosine", "vMF"}
+    assert names[3:] == ["LogisticRegression"]
+    bold = [text.get_text() for text in axes.get_yticklabels() if text.get_fontweight() == "bold"]
+    verdict = part.advice.verdict.of("accuracy")
+    assert [name.lower() for name in bold] == [part.advice.recommendation.goals["accuracy"].label]
+    low, high = axes.get_xlim()
+    assert low < verdict.chosen.mean - verdict.goal.region < verdict.chosen.mean < high
+    assert low > verdict.reference.mean  # 25 regions behind: an arrow at the edge
+    plt.close(drawn)
+
+
+def test_without_a_finished_run_the_picture_says_so(contents) -> None:
+    assert intervals(contents.parts[0].group, None).missing == "No goal has a figure yet."
+
+
+def test_the_weights_on_the_page_are_those_of_the_recommendation(contents, page) -> None:
+    (part,) = contents.parts
+    data = json.loads(re.search(r'id="digits-losses">(.*?)</script>', page)[1])
+    found = part.advice.recommendation
+    assert [goal["weight"] for goal in data["goals"]] == [round(100 * w) for w in found.weights.values()]
+    assert sum(goal["weight"] for goal in data["goals"]) == 100
+    for goal, column in zip(data["goals"], found.weights, strict=True):
+        verdict = part.advice.verdict.of(column)
+        regrets = [verdict.of(label).regret / verdict.goal.region for label in part.advice.verdict.labels]
+        assert goal["loss"] == pytest.approx(regrets)
+    assert data["heads"][data["choice"]]["label"].lower() == found.choice.label
+
+
+def test_the_page_says_which_run_to_deploy_and_how(contents, page) -> None:
+    run = contents.parts[0].advice.to_deploy
+    assert f"<code>spaceform export {run.folder} model.onnx</code>" in page
+    assert f"To deploy: the run {run.folder.name}, of 2 seeds the best on the validation split." in page
+
+
+def test_search_cost_and_plan_are_shown(contents, page) -> None:
+    (part,) = contents.parts
+    assert "Rates and options: 3 candidates were tried for each head on the validation split." in page
+    rows = {line.label: [cell.text for cell in line.cells] for line in part.search_table.lines}
+    assert rows["Cosine"] == ["3", "0", "0.300", "0.500", "0.200"]
+    assert rows["vMF"] == ["3", "1", "0.400", "0.410", "0.010"]
+    assert "Most sensitive: Cosine (0.200 NLL)" in page
+    costs = {line.label: [cell.text for cell in line.cells] for line in part.costs.lines}
+    assert costs["vMF"] == ["5.00", "100"]
+    assert costs["LogisticRegression"] == ["2.50", "—"]
+    assert part.made.rounds == [
+        "After round 1: more seeds for Cosine and vMF. Open: accuracy (Cosine so far; expected loss 0.80 of "
+        "what matters)."
+    ]
+    assert part.made.said[1:] == [
+        "Seeds: 2 of each head.",
+        "After round 2 it stopped: for every goal the expected loss of the choice is below half of what "
+        "matters.",
+    ]
+
+
+def test_a_head_that_never_trained_is_named(page) -> None:
+    assert "Hyperbolic is left out: every candidate diverged." in page
+
+
+def test_seeds_that_differ_are_listed(contents) -> None:
+    group = contents.parts[0].group
+    fewer = replace(group, records=group.records[1:])
+    assert made(fewer, {}, "").said[0] == "Seeds: 2 of Cosine and vMF; 1 of Standard."
+
+
+def test_heads_with_too_few_candidates_are_not_compared() -> None:
+    many = [Tried(head, (0.1, 0.2, 0.3, 0.4), 0, 0.1, "NLL", 4) for head in ("cosine", "standard")]
+    assert told(many).startswith("Least sensitive to its rates: Cosine")
+    assert told([many[0], Tried("vmf", (0.1,), 0, 0.1, "NLL", 4)]) == ""
+
+
+def by_hand(record, classes: int = 3) -> Confusion:
+    counts = np.zeros((classes, classes), np.int64)
+    counts[0, 0], counts[0, 1], counts[1, 1], counts[2, 0] = 8, 2, 5, 3
+    return Confusion(record, tuple(f"class {i}" for i in range(classes)), counts)
+
+
+def test_mistakes_by_hand(contents) -> None:
+    (part,) = contents.parts
+    found = by_hand(part.group.records[0])
+    assert found.accuracy.tolist() == [0.8, 1.0, 0.0]
+    assert found.pairs == [(2, 0, 3), (0, 1, 2)]
+    rows = [(line.label, *(cell.text for cell in line.cells)) for line in table(part.group, found).lines]
+    assert rows == [("class 2", "class 0", "3", "100.0"), ("class 0", "class 1", "2", "20.0")]
+    assert [panel.title for panel in figure(part.group, found).panels] == [
+        "Confusion matrix",
+        "Accuracy by class",
+    ]
+    many = figure(part.group, by_hand(part.group.records[0], 40))
+    assert [panel.title for panel in many.panels] == ["The classes with the lowest accuracy"]
+
+
+def test_mistakes_are_those_of_the_run_to_deploy(contents) -> None:
+    (part,) = contents.parts
+    record = next(r for r in part.group.records if r.folder == part.advice.to_deploy.folder)
+    found = confusion(record)
+    assert found.counts.sum() == 300
+    assert found.counts.diagonal().sum() / 300 == pytest.approx(record.metrics["accuracy"])
+    assert confusion(None) is None
+    assert figure(part.group, None).missing
+    assert table(part.group, None) is None
