@@ -226,7 +226,7 @@ def test_photos_are_compared_by_features_and_predicted_as_they_are(call, own_cac
     source, _ = find(folder, tmp_path / "study")
     seen = see(source, Eyes(NET, weights), budget=None, settings={"seed": 3}, say=said.append)
     assert said[0].startswith(f"photos are seen by the frozen features of test_resnet ({weights}); heads are")
-    assert seen.source.dataset.note == f"Features of test_resnet, frozen ({weights})."
+    assert seen.source.dataset.note == f"features of test_resnet, frozen ({weights})"
     conditions = Conditions(net=seen.net, settings=seen.settings)
     recipe = recipes(str(folder), ["cosine"], conditions, dataset=seen.source.dataset)["cosine"]
     assert (recipe.data.features, recipe.net.name, recipe.seed) == (NET, "features", 3)
@@ -299,3 +299,44 @@ def test_finetune_and_nets_from_scratch(photos, weights, tmp_path):
     digits, _ = find("digits", None)
     with pytest.raises(RecipeError, match="--finetune is for photos, and digits is pixels"):
         see(digits, Eyes(finetune=True), **how)
+
+
+def shown(path: Path, how: dict) -> np.ndarray:
+    """A photo as `showing` describes it, with Pillow and numpy alone."""
+    image = Image.open(path)
+    image.draft("RGB", (how["draft"], how["draft"]))
+    image = image.convert("RGB")
+    short = min(image.size)
+    if how["square"]:
+        left, top = (image.width - short) // 2, (image.height - short) // 2
+        image = image.crop((left, top, left + short, top + short))
+    size = [int(how["resize"] * edge / short) for edge in image.size] if not how["square"] else how["resize"]
+    image = image.resize(size, Image.Resampling[how["resampling"].upper()])
+    left, top = (round((edge - how["size"]) / 2) for edge in image.size)
+    image = image.crop((left, top, left + how["size"], top + how["size"]))
+    return np.asarray(image, np.float32).transpose(2, 0, 1) / 255
+
+
+@pytest.mark.parametrize("way", ["frozen", "finetuned", "shrunk"])
+def test_a_graph_says_how_photos_are_seen(photos, weights, tmp_path, way):
+    from spaceform.run.export import graph, showing
+    from spaceform.run.train import train
+    from spaceform.study.plan import Conditions, recipes
+    from spaceform.verbs.photographs import Eyes, see
+    from spaceform.verbs.source import find
+
+    short = {"budget.epochs": 1, "budget.episodes": 2, "budget.classes": 2, "budget.instances": 3}
+    eyes = {"frozen": Eyes(NET, weights), "finetuned": Eyes(NET, weights, True), "shrunk": Eyes("small")}[way]
+    source, _ = find(photos, tmp_path / "study")
+    settings = {} if way == "frozen" else short
+    seen = see(source, eyes, budget=None, settings=settings, say=lambda _: None)
+    conditions = Conditions(net=seen.net, settings=seen.settings)
+    recipe = recipes(str(photos), ["standard"], conditions, dataset=seen.source.dataset)["standard"]
+    run = train(recipe, tmp_path / "run", accelerator="cpu")
+    paths, how = sorted(photos.rglob("*.jpg")), showing(run)
+    assert how is not None
+    x = torch.from_numpy(np.stack([shown(path, how) for path in paths]))
+    with torch.inference_mode():
+        p, _, z = graph(run, calibrator=None)(x)
+    torch.testing.assert_close(z, run.embed(paths), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(p, run.predict_proba(paths, calibrator=None), rtol=0, atol=1e-4)

@@ -113,10 +113,12 @@ def test_cub_features_split_as_the_paper_does(real_data):
 
 def test_features_of_real_photos_by_real_weights(real_data, tmp_path):
     """EfficientNet-Lite0 on the photos of CUB-200, against torchvision's transforms one photo at a time."""
+    import spaceform
+
+    spaceform.ensure_torchvision()
     from PIL import Image
     from torchvision import transforms
 
-    import spaceform
     from spaceform.nets.pretrained import carried_file, frozen_net
 
     here(real_data, "CUB_200_2011_mini")

@@ -36,6 +36,7 @@ def photos(tmp_path_factory) -> Path:
 
 def plain_loop(paths, net, resize: int, size: int) -> np.ndarray:
     """As anyone would write it: torchvision's transforms, one photo at a time."""
+    spaceform.ensure_torchvision()
     from torchvision import transforms
 
     see = transforms.Compose(

@@ -83,7 +83,7 @@ def see(
         "(--net names another net, --finetune trains the net too)"
     )
     dataset = kept_features(photos, _teller(say))
-    note = " ".join(filter(None, [dataset.note, f"Features of {name}, frozen ({photos.origin})."]))
+    note = "; ".join(filter(None, [dataset.note, f"features of {name}, frozen ({photos.origin})"]))
     features = {"data.features": name, "data.weights": weights}
     return Seen(replace(source, dataset=replace(dataset, note=note)), None, features | given)
 
