@@ -13,7 +13,7 @@ def test_a_number_is_a_number_and_auto_begins_with_three():
 
 
 def test_minutes_bound_the_search_the_references_and_the_first_seeds():
-    free, short, long = (Seeds.of(None, auto=True, minutes=minutes) for minutes in (None, 1, 30))
+    free, short, long = (Seeds.of(None, auto=True, minutes=minutes) for minutes in (None, 1.0, 30.0))
     assert (free.searching(6), free.reference_trials(16)) == (None, 16)
     assert short.first == 1
     assert short.searching(6) == pytest.approx(0.5 * 60 * 2 / 6)
@@ -23,7 +23,7 @@ def test_minutes_bound_the_search_the_references_and_the_first_seeds():
 
 
 @pytest.mark.parametrize(
-    ("seeds", "minutes", "said"), [(0, None, "--seeds must be at least 1"), (1, 0, "--minutes")]
+    ("seeds", "minutes", "said"), [(0, None, "--seeds must be at least 1"), (1, 0.0, "--minutes")]
 )
 def test_what_cannot_be_is_refused(seeds, minutes, said):
     with pytest.raises(ValueError, match=said):
