@@ -24,7 +24,7 @@ NETS = {
 CASES = [
     (name, head)
     for name in NETS
-    for head in (HEADS if name in ("mnist", "cub200") else ("arcface", "power_spherical"))
+    for head in (HEADS if name in ("mnist", "cub200") else ("standard", "arcface"))
 ]
 
 
