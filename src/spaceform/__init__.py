@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spaceform.heads import (
         HEADS,
         ArcFaceHead,
+        CosFaceHead,
         CosineHead,
         Head,
         HyperbolicHead,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADS",
     "ArcFaceHead",
+    "CosFaceHead",
     "CosineHead",
     "Euclidean",
     "Head",
@@ -72,6 +74,7 @@ _HOMES = {
     "heads": (
         "HEADS",
         "ArcFaceHead",
+        "CosFaceHead",
         "CosineHead",
         "Head",
         "HyperbolicHead",

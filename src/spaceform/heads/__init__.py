@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 
 from spaceform.heads.arcface import ArcFaceHead
 from spaceform.heads.base import DeterministicHead, Head, ReparametrizedHead, StochasticHead
+from spaceform.heads.cosface import CosFaceHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
@@ -20,6 +21,7 @@ __all__ = [
     "HEADS",
     "ArcFaceHead",
     "Choice",
+    "CosFaceHead",
     "CosineHead",
     "DeterministicHead",
     "Head",
@@ -43,6 +45,7 @@ HEADS: dict[str, type[Head]] = {
         ArcFaceHead,
         VonMisesFisherHead,
         PowerSphericalHead,
+        CosFaceHead,
     )
 }
 

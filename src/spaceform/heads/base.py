@@ -44,6 +44,10 @@ class Head(nn.Module, ABC):
     """Options of the constructor that a search may vary."""
     defaults: ClassVar[Mapping[str, Start]] = {}
     """Where a comparison starts, by kind of data: "features", "pixels"."""
+    compared: ClassVar[bool] = True
+    """Whether a comparison takes it where no heads are named. A close relative of another head says no, so
+    that a comparison does not take longer with every variant.
+    """
 
     warmup_epochs: int = 0
     """First epochs that train another objective than the later ones: they do not count when training asks

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target, with_margin
 from spaceform.heads._kernels.precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
@@ -42,7 +43,7 @@ def cross_entropy(
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
         return F.cross_entropy(z @ weight.T, y, reduction="none")
-    return _streamed(z, weight, y, None, None, False, chunk)[0][:, 0]
+    return _streamed(z, weight, y, None, *NO_MARGIN, chunk)[0][:, 0]
 
 
 def cosine_cross_entropy(
@@ -50,18 +51,17 @@ def cosine_cross_entropy(
     weight: Float[Tensor, "classes dim"],
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""],
-    margin: Float[Tensor, ""] | None = None,
+    margin: Margin = NO_MARGIN,
     *,
-    literal: bool = False,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, `additive_margin` for the target, eq. 4."""
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk < len(weight):
-        return _streamed(z, weight, y, log_beta, margin, literal, chunk)[0][:, 0]
+        return _streamed(z, weight, y, log_beta, *margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
-        return _composed(z, weight, y, log_beta, margin, literal)
-    return _Whole.apply(z, weight, y, log_beta, margin, literal)
+        return _composed(z, weight, y, log_beta, margin)
+    return _Whole.apply(z, weight, y, log_beta, *margin)
 
 
 def cosine_logits(
@@ -69,25 +69,6 @@ def cosine_logits(
 ) -> Float[Tensor, "batch classes"]:
     """β cos θ_j, of ordinary differentiable operations."""
     return (z * (_inverse_norm(z) * log_beta.exp().to(z.dtype))) @ weight.T * _inverse_weight_norm(weight)
-
-
-def additive_margin(
-    cos: Float[Tensor, "*batch"], margin: Float[Tensor, ""], literal: bool = False
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """ψ(cos θ) = cos(θ + m) and dψ/dcos θ; past θ + m = π, where the cosine would rise, −2 − cos(θ + m).
-
-    `literal` leaves the cosine as it is there. Else ψ falls monotonically in θ, with a continuous derivative.
-    sin θ is kept above √(8 eps), which bounds the derivative and moves ψ by at most 1e-3 sin m (float32),
-    within 1e-3 of θ = 0 and π. ψ(c) = c at m = 0.
-    """
-    c = cos.clamp(-1, 1)
-    sin = ((1 - c) * (1 + c)).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
-    cos_m, sin_m = margin.cos().to(c.dtype), margin.sin().to(c.dtype)
-    value, slope = c * cos_m - sin * sin_m, cos_m + c / sin * sin_m
-    if literal:
-        return value, slope
-    wrapped = c < -cos_m
-    return torch.where(wrapped, -2 - value, value), torch.where(wrapped, -slope, slope)
 
 
 def _inverse_norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
@@ -108,16 +89,15 @@ def _composed(
     weight: Float[Tensor, "classes dim"],
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""] | None,
-    margin: Float[Tensor, ""] | None,
-    literal: bool,
+    margin: Margin,
 ) -> Float[Tensor, " batch"]:
     """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
     if log_beta is None:
         return F.cross_entropy(z @ weight.T, y, reduction="none")
     logits = cosine_logits(z, weight, log_beta)
-    if margin is not None:
+    if margin:
         beta, target = log_beta.exp().to(z.dtype), y[:, None]
-        moved = beta * additive_margin(logits.gather(1, target) / beta, margin, literal)[0]
+        moved = beta * with_margin(logits.gather(1, target) / beta, margin)[0]
         logits = logits.scatter(1, target, moved)
     return F.cross_entropy(logits, y, reduction="none")
 
@@ -128,12 +108,11 @@ def _differentiable_backward(
     weight: Tensor,
     y: Tensor,
     log_beta: Tensor | None,
-    margin: Tensor | None,
-    literal: bool,
+    margin: Margin,
 ) -> list[Tensor | None]:
     """Gradients to z, weight and log_beta that can be differentiated again; the logits are materialised."""
     wanted = [x for x in (z, weight, log_beta) if x is not None and x.requires_grad]
-    loss = _composed(z, weight, y, log_beta, margin, literal)
+    loss = _composed(z, weight, y, log_beta, margin)
     found = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
     return [next(found) if x is not None and x.requires_grad else None for x in (z, weight, log_beta)]
 
@@ -148,7 +127,8 @@ class _Whole(torch.autograd.Function):
         weight: Tensor,
         y: Tensor,
         log_beta: Tensor,
-        margin: Tensor | None,
+        angle: Tensor | None,
+        shift: Tensor | None,
         literal: bool,
     ) -> Tensor:
         ctx.literal = literal
@@ -156,23 +136,25 @@ class _Whole(torch.autograd.Function):
         inverse_norm, s = _inverse_norm(z), _inverse_weight_norm(weight)
         u, sigma, target, slope, offset = z * inverse_norm, s * beta, y[:, None], None, None
         logits = torch.mm(u, weight.T).mul_(sigma)
-        if margin is not None:
-            logit, slope, offset = _with_margin(logits.gather(1, target), beta, margin, literal)
+        if margin := Margin(angle, shift, literal):
+            logit, slope, offset = move_target(logits.gather(1, target), beta, margin)
             logits.scatter_(1, target, logit)
         log_p = logits.log_softmax(1)
         loss = log_p.gather(1, target).neg_()
         ctx.save_for_backward(
-            z, weight, y, log_beta, margin, u, inverse_norm, s, sigma, slope, offset, log_p, loss
+            z, weight, y, log_beta, angle, shift, u, inverse_norm, s, sigma, slope, offset, log_p, loss
         )
         return loss[:, 0]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        inputs, state = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
         if torch.is_grad_enabled():
-            z, weight, y, log_beta, margin = inputs
-            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin, ctx.literal)
-            return dz, dw, None, dtau, None, None
+            z, weight, y, log_beta, angle, shift = inputs
+            dz, dw, dtau = _differentiable_backward(
+                g, z, weight, y, log_beta, Margin(angle, shift, ctx.literal)
+            )
+            return dz, dw, None, dtau, None, None, None
         (_, weight, y, *_), (u, inverse_norm, s, sigma, slope, offset, log_p, loss) = inputs, state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
@@ -181,7 +163,7 @@ class _Whole(torch.autograd.Function):
             dz, dtau = _direction_backward(du, u, inverse_norm)
             if offset is not None:
                 dtau += (g * d * offset).sum()
-        return dz, dw, None, dtau, None, None
+        return dz, dw, None, dtau, None, None, None
 
 
 # Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
@@ -193,7 +175,8 @@ def _streamed(
     weight: Tensor,
     y: Tensor,
     log_beta: Tensor | None,
-    margin: Tensor | None,
+    angle: Tensor | None,
+    shift: Tensor | None,
     literal: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -201,7 +184,7 @@ def _streamed(
 
     Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1).
     """
-    u, beta = z, None
+    u, beta, margin = z, None, Margin(angle, shift, literal)
     if log_beta is not None:
         u, beta = z * _inverse_norm(z), log_beta.exp().to(z.dtype)
     target, slope, offset = z.new_zeros(len(z), 1), z.new_ones(len(z), 1), z.new_zeros(len(z), 1)
@@ -210,8 +193,8 @@ def _streamed(
         logits = _chunk_logits(u, weight[start : start + chunk], beta)[0]
         column, inside = _locate(y, start, logits.shape[1])
         here = logits.gather(1, column)
-        if margin is not None and beta is not None:
-            logit, slope_here, offset_here = _with_margin(here, beta, margin, literal)
+        if margin and beta is not None:
+            logit, slope_here, offset_here = move_target(here, beta, margin)
             slope, offset = torch.where(inside, slope_here, slope), torch.where(inside, offset_here, offset)
             here = torch.where(inside, logit, here)
             logits.scatter_(1, column, here)
@@ -287,16 +270,6 @@ def _direction_backward(du: Tensor, u: Tensor, inverse_norm: Tensor) -> tuple[Te
     return du.addcmul_(along, u, value=-1).mul_(inverse_norm), along.sum()
 
 
-def _with_margin(logit: Tensor, beta: Tensor, margin: Tensor, literal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
-
-    The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.
-    """
-    psi, slope = additive_margin(logit / beta, margin, literal)
-    moved = psi.mul_(beta)
-    return moved, slope, torch.addcmul(moved, slope, logit, value=-1)
-
-
 def _locate(y: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     """The targets' columns within a chunk, and which of them lie in it: what lies outside points anywhere."""
     column = y[:, None] - start
@@ -320,13 +293,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    z, weight, y, log_beta, margin, *state = ctx.saved_tensors
+    z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
     if torch.is_grad_enabled():
-        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin, ctx.literal)
+        margin = Margin(angle, shift, ctx.literal)
+        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
     else:
         with no_autocast(g):
             dz, dw, dtau = _streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
-    return dz, dw, None, dtau if log_beta is not None else None, None, None, None
+    return dz, dw, None, dtau if log_beta is not None else None, None, None, None, None
 
 
 _streamed.register_autograd(_autograd, setup_context=_setup_context)
