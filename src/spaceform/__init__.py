@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         HyperbolicHead,
         PowerSphericalHead,
         StandardHead,
+        SubCentreArcFaceHead,
         VonMisesFisherHead,
     )
     from spaceform.run.finished import Run
@@ -51,6 +52,7 @@ __all__ = [
     "Sphere",
     "StandardHead",
     "Study",
+    "SubCentreArcFaceHead",
     "VonMisesFisher",
     "VonMisesFisherHead",
     "__version__",
@@ -80,6 +82,7 @@ _HOMES = {
         "HyperbolicHead",
         "PowerSphericalHead",
         "StandardHead",
+        "SubCentreArcFaceHead",
         "VonMisesFisherHead",
     ),
     "run": ("Run",),

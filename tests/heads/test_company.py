@@ -53,7 +53,7 @@ def gradients(head, z, y, upstream=None):
 
 def test_the_registry_is_complete():
     core = ["standard", "hyperbolic", "cosine", "arcface", "vmf", "power_spherical"]
-    assert list(HEADS) == [*core, "cosface"]
+    assert list(HEADS) == [*core, "cosface", "subcentre_arcface"]
     assert [name for name, head in HEADS.items() if head.compared] == core
 
 

@@ -15,6 +15,7 @@ from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
+from spaceform.heads.subcentre_arcface import SubCentreArcFaceHead
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "StandardHead",
     "Start",
     "StochasticHead",
+    "SubCentreArcFaceHead",
     "Uniform",
     "VonMisesFisherHead",
 ]
@@ -46,6 +48,7 @@ HEADS: dict[str, type[Head]] = {
         VonMisesFisherHead,
         PowerSphericalHead,
         CosFaceHead,
+        SubCentreArcFaceHead,
     )
 }
 
