@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
     from spaceform.heads import (
         HEADS,
+        AdaFaceHead,
         ArcFaceHead,
         CosFaceHead,
         CosineHead,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADS",
+    "AdaFaceHead",
     "ArcFaceHead",
     "CosFaceHead",
     "CosineHead",
@@ -75,6 +77,7 @@ _HOMES = {
     "geometry": ("Euclidean", "PoincareBall", "Sphere"),
     "heads": (
         "HEADS",
+        "AdaFaceHead",
         "ArcFaceHead",
         "CosFaceHead",
         "CosineHead",

@@ -7,6 +7,7 @@
 import warnings
 from importlib.metadata import entry_points
 
+from spaceform.heads.adaface import AdaFaceHead
 from spaceform.heads.arcface import ArcFaceHead
 from spaceform.heads.base import DeterministicHead, Head, ReparametrizedHead, StochasticHead
 from spaceform.heads.cosface import CosFaceHead
@@ -20,6 +21,7 @@ from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 __all__ = [
     "HEADS",
+    "AdaFaceHead",
     "ArcFaceHead",
     "Choice",
     "CosFaceHead",
@@ -49,6 +51,7 @@ HEADS: dict[str, type[Head]] = {
         PowerSphericalHead,
         CosFaceHead,
         SubCentreArcFaceHead,
+        AdaFaceHead,
     )
 }
 
