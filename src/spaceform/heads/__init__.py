@@ -9,13 +9,14 @@ from importlib.metadata import entry_points
 
 from spaceform.heads.adaface import AdaFaceHead
 from spaceform.heads.arcface import ArcFaceHead
-from spaceform.heads.base import DeterministicHead, Head, ReparametrizedHead, StochasticHead
+from spaceform.heads.base import DeterministicHead, Head
 from spaceform.heads.cosface import CosFaceHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
+from spaceform.heads.stochastic import ReparametrizedHead, StochasticHead
 from spaceform.heads.subcentre_arcface import SubCentreArcFaceHead
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 

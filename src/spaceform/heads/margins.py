@@ -7,7 +7,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry import Sphere
-from spaceform.heads._kernels.margin import Margin
+from spaceform.heads._kernels.margin import Margin, with_margin
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
@@ -59,6 +59,12 @@ class MarginHead(DeterministicHead):
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+
+    def _training_logits(
+        self, z: Float[Tensor, "batch dim"], share: Float[Tensor, "batch classes"]
+    ) -> Float[Tensor, "batch classes"]:
+        beta = self.log_beta.exp().to(z.dtype)
+        return beta * with_margin(self._logits(z) / beta, self._target_margin(z).shared(share))[0]
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight, margin = self.weight.to(z.dtype), self._target_margin(z)

@@ -20,6 +20,11 @@ class Margin(NamedTuple):
     shift: Tensor | None = None
     literal: bool = False
 
+    def shared(self, share: Float[Tensor, "batch classes"]) -> "Margin":
+        """The part of the margin that each class has if it has this share of the label."""
+        angle, shift = (None if size is None else size.to(share.dtype) * share for size in self[:2])
+        return Margin(angle, shift, self.literal)
+
     def __bool__(self) -> bool:
         return self.angle is not None or self.shift is not None
 
