@@ -45,7 +45,7 @@ def quick(head: str = "cosine", **options: Any) -> SpaceformClassifier:
 def test_passes_every_check_of_scikit_learn(head: str) -> None:
     """All of them for every head, sample weights as repeated rows, class weights and sparse rows included."""
     options: dict[str, Any] = {"epochs": 20, "lr": 0.1, "dim": 4, "batch_size": 256}
-    if head != "cosine":  # the default head alone holds rows out: that part is the same for all
+    if head != "cosine":  # one head alone holds rows out: that part is the same for all
         options |= {"validation_fraction": 0.0}
     if head in ("vmf", "power_spherical"):
         # Below 16 dimensions draws are inverted one by one, which takes most of the time.

@@ -60,6 +60,12 @@ class Seeds:
             return None
         return _SEARCH_SHARE * (self.deadline - self.began) * min(processes, heads) / heads
 
+    def reference_trials(self, trials: int) -> int:
+        """Settings of each reference: as many as a head gets, or four for each minute of a limit."""
+        if self.deadline is None:
+            return trials
+        return max(2, min(trials, round((self.deadline - self.began) / 15)))
+
     def next(self, study: StudyFolder) -> Round | None:
         """What to run after these runs; None where the rule is a plain number, or a run failed."""
         if not self.racing or study.unfinished():

@@ -117,7 +117,7 @@ def compare(
         notes["search"] = _searched(trials, found)
         if engine:
             first = next(iter(found.values()))
-            make_references(first, folder, trials=max(1, trials), on=here, say=say)
+            make_references(first, folder, trials=rule.reference_trials(max(1, trials)), on=here, say=say)
         runs = partial(plan.jobs, found, temperatures=variants)
         return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say)
 
