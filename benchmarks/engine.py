@@ -35,8 +35,8 @@ from spaceform.engine import (
     temperature_of,
     weighted_nll,
 )
-from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
+from spaceform.study.plan import named_heads
 
 _BUILT_IN = {"digits": datasets.load_digits, "wine": datasets.load_wine}
 
@@ -116,7 +116,7 @@ def main() -> None:
     )
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--heads", nargs="+", default=list(HEADS))
+    parser.add_argument("--heads", nargs="+", default=named_heads("default"))
     parser.add_argument("--references", nargs="*", default=list(REFERENCES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=16)

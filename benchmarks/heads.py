@@ -6,7 +6,8 @@
 One process, one thread, float32. Times are the thread's own, medians (and minima) of interleaved repeats of
 forward + backward, ratios to *plain cosine* in the same run,
 F.cross_entropy(β F.normalize(z) @ F.normalize(W).T, y). Stochastic heads draw 10 samples; they predict from
-64 fixed draws and, where it says random, from 10 random ones.
+64 fixed draws and, where it says random, from 10 random ones. Sub-centre ArcFace, ours and theirs, has three
+centres a class: as many products as ArcFace has with three times the classes.
 
 Gradients are freed after every step, outside the time taken, so that no contestant's buffers stand in the
 way of another's. Even so the last row depends on the C library: glibc gives the temporaries of a step back
@@ -80,6 +81,10 @@ def peers(dim: int, classes: int) -> dict[str, nn.Module]:
     return {
         "pml NormalizedSoftmax": losses.NormalizedSoftmaxLoss(classes, dim, temperature=1 / 16),
         "pml ArcFace": losses.ArcFaceLoss(classes, dim, scale=16),
+        "pml CosFace": losses.CosFaceLoss(classes, dim, scale=16),
+        "pml SubCenterArcFace": losses.SubCenterArcFaceLoss(
+            num_classes=classes, embedding_size=dim, scale=16
+        ),
     }
 
 

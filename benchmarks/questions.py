@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from spaceform.heads import HEADS
 from spaceform.heads._kernels.marginal import Marginal
 from spaceform.run.environment import environment
 from spaceform.run.recipe import PAPER, QUICK, Recipe, replace
 from spaceform.study.folder import Job, StudyFolder
 from spaceform.study.place import Event, Watcher, perform, unwatched
+from spaceform.study.plan import named_heads
 from spaceform.study.processes import Processes
 from spaceform.verbs.compare import carry_out
 
@@ -64,8 +64,8 @@ QUESTIONS: dict[str, dict[str, tuple[str, Changes]]] = {
         **each("vmf", "head.gamma", 0.0, 0.001, 0.01, 0.1),
         **each("power_spherical", "head.gamma", 0.0, 0.001, 0.01, 0.1),
     },
-    "noise": {head: (head, {"data.label_noise": 0.2}) for head in HEADS},
-    "imbalance": {head: (head, {"data.imbalance": 100.0}) for head in HEADS},
+    "noise": {head: (head, {"data.label_noise": 0.2}) for head in named_heads("default")},
+    "imbalance": {head: (head, {"data.imbalance": 100.0}) for head in named_heads("default")},
 }
 
 

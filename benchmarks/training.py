@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from spaceform.data import Dataset, Split
-from spaceform.heads import HEADS
 from spaceform.run.allocator import keep_freed_memory
 from spaceform.run.environment import environment
 from spaceform.run.model import build_model
@@ -29,6 +28,9 @@ from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import PAPER, Recipe, replace
 from spaceform.run.train import train
+from spaceform.study.plan import named_heads
+
+HEADS = named_heads("default")
 
 
 def images() -> Dataset:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from spaceform.geometry import Euclidean, PoincareBall, Sphere
     from spaceform.heads import (
         HEADS,
+        AdaFaceHead,
         ArcFaceHead,
+        CosFaceHead,
         CosineHead,
         Head,
         HyperbolicHead,
         PowerSphericalHead,
         StandardHead,
+        SubCentreArcFaceHead,
         VonMisesFisherHead,
     )
     from spaceform.run.finished import Run
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADS",
+    "AdaFaceHead",
     "ArcFaceHead",
+    "CosFaceHead",
     "CosineHead",
     "Euclidean",
     "Head",
@@ -49,6 +54,7 @@ __all__ = [
     "Sphere",
     "StandardHead",
     "Study",
+    "SubCentreArcFaceHead",
     "VonMisesFisher",
     "VonMisesFisherHead",
     "__version__",
@@ -71,12 +77,15 @@ _HOMES = {
     "geometry": ("Euclidean", "PoincareBall", "Sphere"),
     "heads": (
         "HEADS",
+        "AdaFaceHead",
         "ArcFaceHead",
+        "CosFaceHead",
         "CosineHead",
         "Head",
         "HyperbolicHead",
         "PowerSphericalHead",
         "StandardHead",
+        "SubCentreArcFaceHead",
         "VonMisesFisherHead",
     ),
     "run": ("Run",),

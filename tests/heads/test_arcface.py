@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import config
 
 from spaceform.heads import ArcFaceHead, CosineHead
-from spaceform.heads._kernels.softmax import additive_margin
+from spaceform.heads._kernels.margin import Margin, with_margin
 
 
 def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):
@@ -100,7 +100,7 @@ def test_equals_pytorch_metric_learning(margin):
 @pytest.mark.parametrize("m", [0.0, 0.1, 0.5, 1.5, 3.0])
 def test_the_target_falls_with_the_angle_smoothly(m):
     theta = torch.linspace(1e-3, math.pi - 1e-3, 20001, dtype=torch.float64)
-    psi, slope = additive_margin(theta.cos(), torch.tensor(m, dtype=torch.float64))
+    psi, slope = with_margin(theta.cos(), Margin(torch.tensor(m, dtype=torch.float64)))
     below = theta + m <= math.pi
     torch.testing.assert_close(psi[below], torch.cos(theta + m)[below])
     torch.testing.assert_close(psi[~below], -2 - torch.cos(theta + m)[~below])
@@ -116,7 +116,7 @@ def test_the_target_falls_with_the_angle_smoothly(m):
 def test_the_target_moves_little_at_the_poles(m):
     """As sin θ is bounded below, ψ moves by at most 1e-3 sin m, and only within 1e-3 of 0 and π."""
     theta = torch.linspace(0, 2e-3, 2001, dtype=torch.float64)
-    psi, _ = additive_margin(theta.cos().float(), torch.tensor(m))
+    psi, _ = with_margin(theta.cos().float(), Margin(torch.tensor(m)))
     moved = (psi - torch.cos(theta + m)).abs()
     assert moved.max() <= 1.001e-3 * math.sin(m)
     assert moved[theta > 1.2e-3].max() <= 1.5e-4 * math.sin(m)
@@ -126,7 +126,7 @@ def test_the_target_moves_little_at_the_poles(m):
 def test_the_margin_is_finite_at_the_poles(dtype):
     cos = torch.tensor([-1.0000001, -1, -1 + 1e-7, 0, 1 - 1e-7, 1, 1.0000001], dtype=dtype)
     for m in (0.0, 0.5, 3.0):
-        psi, slope = additive_margin(cos, torch.tensor(m))
+        psi, slope = with_margin(cos, Margin(torch.tensor(m)))
         assert psi.isfinite().all()
         assert slope.isfinite().all()
         assert slope.min() >= -1e-6

@@ -11,18 +11,17 @@ from typer.testing import CliRunner
 
 from spaceform import data
 from spaceform.cli.app import app
-from spaceform.heads import HEADS
 from spaceform.run.finished import Run
 from spaceform.run.material import material
 from spaceform.run.model import build_model
 from spaceform.run.recipe import PAPER, QUICK, RecipeError, replace
 from spaceform.run.train import train
-from spaceform.study.plan import Conditions, jobs, read_recipes, recipes
+from spaceform.study.plan import Conditions, jobs, named_heads, read_recipes, recipes
 from spaceform.study.search import to_toml
 
 pytestmark = pytest.mark.slow
 
-ALL = list(HEADS)
+ALL = named_heads("default")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
 ]
-Heads = Annotated[str, typer.Option(help="Comma-separated names, or 'paper' for the paper's five, or 'all'.")]
+Heads = Annotated[
+    str, typer.Option(help="Comma-separated names, 'default', 'paper' for the paper's five, or 'all'.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of every recipe; repeatable."),
@@ -68,7 +70,7 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     data: DataArgument,
-    heads: Heads = "all",
+    heads: Heads = "default",
     seeds: Annotated[
         str | None,
         typer.Option(help="Runs of each head: a number, or auto: three, then more where they are needed."),

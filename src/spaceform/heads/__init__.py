@@ -7,19 +7,25 @@
 import warnings
 from importlib.metadata import entry_points
 
+from spaceform.heads.adaface import AdaFaceHead
 from spaceform.heads.arcface import ArcFaceHead
-from spaceform.heads.base import DeterministicHead, Head, ReparametrizedHead, StochasticHead
+from spaceform.heads.base import DeterministicHead, Head
+from spaceform.heads.cosface import CosFaceHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
 from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
+from spaceform.heads.stochastic import ReparametrizedHead, StochasticHead
+from spaceform.heads.subcentre_arcface import SubCentreArcFaceHead
 from spaceform.heads.von_mises_fisher import VonMisesFisherHead
 
 __all__ = [
     "HEADS",
+    "AdaFaceHead",
     "ArcFaceHead",
     "Choice",
+    "CosFaceHead",
     "CosineHead",
     "DeterministicHead",
     "Head",
@@ -30,6 +36,7 @@ __all__ = [
     "StandardHead",
     "Start",
     "StochasticHead",
+    "SubCentreArcFaceHead",
     "Uniform",
     "VonMisesFisherHead",
 ]
@@ -43,6 +50,9 @@ HEADS: dict[str, type[Head]] = {
         ArcFaceHead,
         VonMisesFisherHead,
         PowerSphericalHead,
+        CosFaceHead,
+        SubCentreArcFaceHead,
+        AdaFaceHead,
     )
 }
 

@@ -75,6 +75,46 @@ def checked_labels(y: Tensor, z: Tensor, num_classes: int) -> Tensor:
     return y
 
 
+def checked_soft_labels(y: Tensor, z: Tensor, num_classes: int) -> Tensor:
+    """Labels as probabilities of every class, (batch, classes), in the type of z."""
+    if y.shape != (z.shape[0], num_classes):
+        raise ValueError(
+            f"soft labels y must have shape ({z.shape[0]}, {num_classes}), one probability for each class, "
+            f"got {tuple(y.shape)}"
+        )
+    if y.device != z.device:
+        raise ValueError(f"y must be where z is, on {z.device}, got one on {y.device}: pass y.to(z.device)")
+    if _values_readable(y):
+        least, most = (float(end) for end in y.detach().aminmax())
+        if not (least >= 0 and most <= 1):
+            raise ValueError(
+                f"soft labels y must lie in [0, 1], got {most if least >= 0 else least:g}: "
+                "pass probabilities, such as logits.softmax(1)"
+            )
+    return y.to(z.dtype)
+
+
+def check_label_options(
+    soft: bool,
+    label_smoothing: float,
+    class_weight: Tensor | None,
+    ignore_index: int | None,
+    num_classes: int,
+) -> None:
+    """Refuse options of the objective that mean nothing."""
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing!r}")
+    if class_weight is not None and class_weight.shape != (num_classes,):
+        raise ValueError(
+            f"class_weight must have shape ({num_classes},), one number for each class, "
+            f"got {tuple(class_weight.shape)}"
+        )
+    if soft and ignore_index is not None:
+        raise ValueError(
+            f"ignore_index={ignore_index} needs labels y that are integers: set rows of soft labels to 0"
+        )
+
+
 def _values_readable(x: Tensor) -> bool:
     """Whether there are values, and looking costs no synchronisation and breaks no graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() > 0

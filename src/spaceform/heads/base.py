@@ -12,17 +12,15 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Geometry
-from spaceform.heads._checks import check_embeddings, checked_labels, is_positive_integer
-from spaceform.heads._kernels.fixed_noise import FixedNoise
+from spaceform.heads._checks import (
+    check_embeddings,
+    check_label_options,
+    checked_labels,
+    checked_soft_labels,
+    is_positive_integer,
+)
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
-from spaceform.special._autograd import refuse_gradient
-
-DRAWS = 64
-"""Fixed draws of a stochastic head's prediction, unless its `draws` is set."""
-# Numbers of a block of examples (its draws times its classes): 4 MiB in single precision.
-_BLOCK = 2**20
-_NO_GRADIENT = "random draws of a prediction have no gradient: leave out the generator to use the fixed ones"
 
 
 class Head(nn.Module, ABC):
@@ -44,6 +42,10 @@ class Head(nn.Module, ABC):
     """Options of the constructor that a search may vary."""
     defaults: ClassVar[Mapping[str, Start]] = {}
     """Where a comparison starts, by kind of data: "features", "pixels"."""
+    compared: ClassVar[bool] = True
+    """Whether a comparison takes it where no heads are named. A close relative of another head says no, so
+    that a comparison does not take longer with every variant.
+    """
 
     warmup_epochs: int = 0
     """First epochs that train another objective than the later ones: they do not count when training asks
@@ -100,6 +102,16 @@ class Head(nn.Module, ABC):
         self, z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "draws batch classes"]: ...
 
+    def _soft_objective(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002 (refused)
+        share: Float[Tensor, "batch classes"],  # noqa: ARG002
+        target: Float[Tensor, "batch classes"],  # noqa: ARG002
+        generator: Generator | None,  # noqa: ARG002
+    ) -> Float[Tensor, " batch"]:
+        """Σ_c target_c × the objective of label c; a margin goes to the classes by `share`, the labels."""
+        raise TypeError(f"{type(self).__name__} takes no soft labels and no smoothing: give _soft_objective")
+
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Look at the untrained network's embeddings of training data, once, before training."""
 
@@ -123,14 +135,55 @@ class Head(nn.Module, ABC):
     def forward(
         self,
         z: Float[Tensor, "batch dim"],
-        y: Integer[Tensor, " batch"],
+        y: Integer[Tensor, " batch"] | Float[Tensor, "batch classes"],
         *,
+        label_smoothing: float = 0.0,
+        class_weight: Float[Tensor, " classes"] | None = None,
+        ignore_index: int | None = None,
         generator: Generator | None = None,
     ) -> Float[Tensor, " batch"]:
-        """The training objective of every example, margins included; average it, or weight it first."""
-        z, y = self._checked(z), checked_labels(y, z, self.num_classes)
+        """The training objective of every example, margins included; average it, or weight it first.
+
+        Labels `y` are integers, or probabilities of all classes (mixup, distillation). `label_smoothing`,
+        `class_weight` and `ignore_index` mean what they mean in `F.cross_entropy` with reduction "none": an
+        ignored example has the objective 0. A weight of each example is a factor of what this returns.
+
+        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Soft
+        labels and smoothing need the logits of all classes at once, whatever `class_chunk` says.
+        """
+        z, ignored = self._checked(z), None
+        soft = isinstance(y, Tensor) and y.is_floating_point() and y.ndim == 2
+        check_label_options(soft, label_smoothing, class_weight, ignore_index, self.num_classes)
+        if ignore_index is not None:
+            ignored = y == ignore_index
+            y = y.masked_fill(ignored, 0)
         with no_autocast(z):
-            return self._objective(self._promote(z), y, generator)
+            if soft or label_smoothing:
+                objective = self._of_soft_labels(z, y, label_smoothing, class_weight, generator)
+            else:
+                y, z = checked_labels(y, z, self.num_classes), self._promote(z)
+                objective = self._objective(z, y, generator)
+                if class_weight is not None:
+                    objective = objective * class_weight.to(z.dtype)[y]
+        return objective if ignored is None else objective.masked_fill(ignored, 0)
+
+    def _of_soft_labels(
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"] | Float[Tensor, "batch classes"],
+        smoothing: float,
+        class_weight: Float[Tensor, " classes"] | None,
+        generator: Generator | None,
+    ) -> Float[Tensor, " batch"]:
+        z = self._promote(z)
+        if y.is_floating_point():
+            share = checked_soft_labels(y, z, self.num_classes)
+        else:
+            share = F.one_hot(checked_labels(y, z, self.num_classes), self.num_classes).to(z.dtype)
+        target = share * (1 - smoothing) + smoothing / self.num_classes if smoothing else share
+        if class_weight is not None:
+            target = target * class_weight.to(z.dtype)
+        return self._soft_objective(z, share, target, generator)
 
     def logit_samples(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -190,6 +243,23 @@ class DeterministicHead(Head):
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return F.cross_entropy(self._logits(z), y, reduction="none")
 
+    def _training_logits(
+        self,
+        z: Float[Tensor, "batch dim"],
+        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (a margin needs it)
+    ) -> Float[Tensor, "batch classes"]:
+        """The logits whose cross entropy is the objective of soft labels; `share` has the bare labels."""
+        return self._logits(z)
+
+    def _soft_objective(
+        self,
+        z: Float[Tensor, "batch dim"],
+        share: Float[Tensor, "batch classes"],
+        target: Float[Tensor, "batch classes"],
+        generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
+    ) -> Float[Tensor, " batch"]:
+        return F.cross_entropy(self._training_logits(z, share), target, reduction="none")
+
     def logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """The logits of prediction, margins left out."""
         return self.logit_samples(z)[0]
@@ -208,153 +278,6 @@ class DeterministicHead(Head):
         generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
     ) -> Float[Tensor, "1 batch classes"]:
         return self._logits(z)[None]
-
-
-class StochasticHead(Head):
-    """A head whose embeddings are random: `z` parametrises a distribution, from which `sample` draws.
-
-    A prediction is a mean over draws. With a generator they are `samples` random ones, without gradient.
-    Without one they are `draws` fixed ones: the same for every embedding, in every batch, at every call, in
-    `train()` and `eval()`, and in an exported graph; they follow the parameters and are differentiable. Set
-    `draws` to another even number to have more or fewer.
-
-    A leaf gives `_objective`, `_sample`, `_random_logit_samples`, `_fixed_logits` and `_fix_draws`;
-    `ReparametrizedHead` derives all of them from two functions.
-    """
-
-    def __init__(
-        self, dim: int, num_classes: int, *, samples: int = 10, class_chunk: int | None = None
-    ) -> None:
-        super().__init__(dim, num_classes, class_chunk=class_chunk)
-        if not is_positive_integer(samples):
-            raise ValueError(f"samples must be a positive integer, got {samples!r}")
-        self.samples = samples
-        self._draws = 0
-
-    @property
-    def draws(self) -> int:
-        """How many fixed draws a prediction averages."""
-        return self._draws
-
-    @draws.setter
-    def draws(self, number: int) -> None:
-        if not (is_positive_integer(number) and number % 2 == 0):
-            raise ValueError(f"draws must be a positive even number, got {number!r}")
-        self._draws = number
-        self._fix_draws(number)
-
-    @abstractmethod
-    def _sample(
-        self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
-    ) -> Float[Tensor, "n batch dim"]: ...
-
-    @abstractmethod
-    def _random_logit_samples(
-        self, z: Float[Tensor, "batch dim"], generator: Generator
-    ) -> Float[Tensor, "samples batch classes"]: ...
-
-    @abstractmethod
-    def _fixed_logits(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        """The function from embeddings of this type to logit samples (draws, batch, classes).
-
-        What depends on the parameters alone is computed here, once for all blocks of a batch.
-        """
-
-    @abstractmethod
-    def _fix_draws(self, number: int) -> None:
-        """Make the constants of this many fixed draws."""
-
-    def sample(
-        self, z: Float[Tensor, "batch dim"], n: int, *, generator: Generator | None = None
-    ) -> Float[Tensor, "n batch dim"]:
-        """`n` draws of the embedding."""
-        if not is_positive_integer(n):
-            raise ValueError(f"n must be a positive integer, got {n!r}")
-        z = self._checked(z)
-        with no_autocast(z):
-            return self._sample(self._promote(z), n, generator)
-
-    def _logit_samples(
-        self, z: Float[Tensor, "batch dim"], generator: Generator | None
-    ) -> Float[Tensor, "draws batch classes"]:
-        if generator is None:
-            return self._fixed_logits(z.dtype)(z)
-        with torch.no_grad():
-            logits = self._random_logit_samples(z, generator)
-        return refuse_gradient(logits, _NO_GRADIENT, z, *self.parameters())
-
-    def _over_draws(
-        self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
-    ) -> Float[Tensor, "batch classes"]:
-        # In blocks: the logits of all draws would be large, and out of the cache. A graph has no need of it.
-        rows = max(1, _BLOCK // (self._draws * self.num_classes))
-        if generator is not None or torch.compiler.is_compiling() or len(z) <= rows:
-            return super()._over_draws(mean, z, generator)
-        z = self._promote(self._checked(z))
-        with no_autocast(z):
-            logits = self._fixed_logits(z.dtype)
-            return torch.cat([mean(logits(part)) for part in z.split(rows)])
-
-
-class ReparametrizedHead(StochasticHead):
-    """A stochastic head whose draws are functions of the embedding and of standard normal numbers.
-
-    A leaf gives `_embed` and `_logits`, and `noise` if a draw takes another number of normal numbers than
-    `dim`. From these come the objective (the mean cross entropy of `samples` draws), `sample`, and the
-    prediction, with random numbers or with fixed ones.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        *,
-        noise: int | None = None,
-        samples: int = 10,
-        class_chunk: int | None = None,
-    ) -> None:
-        super().__init__(dim, num_classes, samples=samples, class_chunk=class_chunk)
-        self.noise = dim if noise is None else noise
-        self.draws = DRAWS
-
-    @abstractmethod
-    def _embed(
-        self, z: Float[Tensor, "batch dim"], noise: Float[Tensor, "draws #batch noise"]
-    ) -> Float[Tensor, "draws batch dim"]:
-        """Draws of the embedding; fixed noise has a second axis of 1, as all embeddings share it."""
-
-    @abstractmethod
-    def _logits(
-        self, embedding: Float[Tensor, "draws batch dim"]
-    ) -> Float[Tensor, "draws batch classes"]: ...
-
-    def _objective(
-        self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"], generator: Generator | None
-    ) -> Float[Tensor, " batch"]:
-        logits = self._logits(self._sample(z, self.samples, generator))
-        return -logits.log_softmax(-1).mean(0).gather(1, y[:, None])[:, 0]
-
-    def _sample(
-        self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
-    ) -> Float[Tensor, "n batch dim"]:
-        return self._embed(z, z.new_empty(n, z.shape[0], self.noise).normal_(generator=generator))
-
-    def _random_logit_samples(
-        self, z: Float[Tensor, "batch dim"], generator: Generator
-    ) -> Float[Tensor, "samples batch classes"]:
-        return self._logits(self._sample(z, self.samples, generator))
-
-    def _fixed_logits(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        noise = self.fixed.noise.to(dtype)
-        return lambda z: self._logits(self._embed(z, noise))
-
-    def _fix_draws(self, number: int) -> None:
-        self.fixed = FixedNoise(number, self.noise).to(device_of(self))
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Where the module's parameters are; the default device before it has any."""
-    return next((p.device for p in module.parameters()), torch.get_default_device())
 
 
 def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, "batch classes"]:

@@ -15,7 +15,7 @@ from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._kernels.fixed_draws import FixedDraws
 from spaceform.heads._kernels.weight_draws import weight_logits
-from spaceform.heads.base import DRAWS, StochasticHead, device_of
+from spaceform.heads.stochastic import DRAWS, StochasticHead, device_of
 
 # A law beyond this concentration is a point, to the last bit of float32.
 _MOST_CONCENTRATED = 1e15
@@ -136,6 +136,31 @@ class DirectionalHead(StochasticHead):
         weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
         loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk)
         return loss + self.gamma * self.law.divergence(kappa, self.dim) if self.gamma else loss
+
+    def _soft_objective(
+        self,
+        z: Float[Tensor, "batch dim"],
+        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
+        target: Float[Tensor, "batch classes"],
+        generator: Generator | None,
+    ) -> Float[Tensor, " batch"]:
+        """Eq. 8 depends on the label by −βE[w_y]·E[z] alone: that of class 0 is replaced by the target's."""
+        objective = self._objective(z, z.new_zeros(z.shape[0], dtype=torch.long), generator)
+        agreement = self._agreement(z)
+        return target.sum(1) * (objective + agreement[:, 0]) - (target * agreement).sum(1)
+
+    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of all classes, differentiable once."""
+        kappa, mu = self._concentration_and_direction(z)
+        length, order = self.law.mean_length(kappa, self.dim), self.dim / 2 - 1
+        weight = self.weight.to(z.dtype)
+        dot, norm = mu @ weight.T, torch.linalg.vector_norm(weight, dim=1)
+        with torch.no_grad():
+            ratio = self.weight_normalizer.target_ratio(norm, dot, order)
+            slope = self.weight_normalizer.target_slope(norm, dot, order)
+            bend = (slope - ratio) / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5)
+        ratio = ratio + bend * (norm - norm.detach())  # the derivative of A(κ)/κ is (A′ − A/κ)/κ
+        return self.beta.to(z.dtype) * length[:, None] * ratio * dot
 
     def _sample(
         self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None

@@ -285,6 +285,15 @@ class HyperbolicHead(DeterministicHead):
         points, normals = self.points.to(z.dtype), self.normals.to(z.dtype)
         return hyperbolic_logits(z, points, normals, self.geometry.curvature)
 
+    def _training_logits(
+        self,
+        z: Float[Tensor, "batch dim"],
+        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
+    ) -> Float[Tensor, "batch classes"]:
+        points, normals = self.points.to(z.dtype), self.normals.to(z.dtype)
+        gradient = self.riemannian_gradient
+        return hyperbolic_logits(z, points, normals, self.geometry.curvature, riemannian_gradient=gradient)
+
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return hyperbolic_cross_entropy(
             z,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from spaceform import data, metrics
 from spaceform.geometry import Sphere
-from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
+from spaceform.heads.base import Head, log_mean_softmax
+from spaceform.heads.stochastic import StochasticHead
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval
 from spaceform.metrics.retrieval import retrieval as search
 from spaceform.run import calibration, files, timing

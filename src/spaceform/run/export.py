@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.data import Photos
-from spaceform.heads.base import StochasticHead
+from spaceform.heads.stochastic import StochasticHead
 from spaceform.run import files
 from spaceform.run.extraction import photos_of
 from spaceform.run.finished import Run

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from spaceform.calibrators import Calibrator
-from spaceform.heads.base import Head, StochasticHead, log_mean_softmax
+from spaceform.heads.base import Head, log_mean_softmax
+from spaceform.heads.stochastic import StochasticHead
 
 _NUMBERS = 2**20
 """Logits of a block: a stochastic head has many draws of many classes."""

@@ -55,7 +55,12 @@ class Conditions:
 
 
 def named_heads(wanted: str | Iterable[str]) -> list[str]:
-    """Heads by name: a list, or a string with commas; "all" is every head, "paper" the paper's five."""
+    """Heads by name: a list, or a string with commas.
+
+    "default" are those that declare `compared`, "all" is every head, "paper" the paper's five.
+    """
+    if wanted == "default":
+        return [name for name, head in HEADS.items() if head.compared]
     if wanted == "all":
         return list(HEADS)
     if wanted == "paper":
@@ -63,7 +68,7 @@ def named_heads(wanted: str | Iterable[str]) -> list[str]:
     parts = wanted.split(",") if isinstance(wanted, str) else wanted
     named = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not named:
-        raise RecipeError(f"no head is named; choose from {', '.join(HEADS)}, or 'all'")
+        raise RecipeError(f"no head is named; choose from {', '.join(HEADS)}, 'default' or 'all'")
     for head in named:
         if head not in HEADS:
             raise RecipeError(unknown("head", head, HEADS))

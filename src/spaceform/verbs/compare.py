@@ -41,7 +41,7 @@ def silent(sentence: str) -> None:
 
 def compare(
     data: Data,
-    heads: str | Iterable[str] = "all",
+    heads: str | Iterable[str] = "default",
     *,
     seeds: int | Literal["auto"] | None = None,
     out: str | Path | None = None,
@@ -64,7 +64,8 @@ def compare(
 ) -> Study:
     """Train every head under the same conditions, on the same split, once for each seed.
 
-    `data` is a name, a path, a `Dataset` or the arrays (X, y). `heads` are names, "all" or "paper". The study
+    `data` is a name, a path, a `Dataset` or the arrays (X, y). `heads` are names, "all", "paper", or
+    "default": the heads that declare `compared`, which leaves close relatives of another head out. The study
     is kept in the folder `out` (default `spaceform-NAME`). `budget` says how long to train ("quick" unless
     given), `temperatures` gives variants ("learned", 16, ...) of heads that have one, `recipes` are files to
     use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
@@ -170,7 +171,7 @@ def paper_data(names: Sequence[str]) -> list[str]:
 
 def search(
     data: Data,
-    heads: str | Iterable[str] = "all",
+    heads: str | Iterable[str] = "default",
     *,
     trials: int = 50,
     sampler: Sampler = "tpe",

@@ -6,6 +6,9 @@ G = softmax(L) − onehot(y), A = G σ and the upstream gradient g of each examp
     du = g A W,    dw = Aᵀ(g u), less its part along w,    dz = (du − (du·u) u)/‖z‖,    dτ = Σ du·u.
 
 Between the two passes stand the log-probabilities or, when the class axis is streamed, one number an example.
+
+Weights of shape (centres, classes, dim) give a class several: its logit is the largest of theirs, and its
+gradient goes to the centre that has it, in equal shares if several have.
 """
 
 import math
@@ -16,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target, with_margin
 from spaceform.heads._kernels.precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
@@ -42,55 +46,42 @@ def cross_entropy(
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
         return F.cross_entropy(z @ weight.T, y, reduction="none")
-    return _streamed(z, weight, y, None, None, False, chunk)[0][:, 0]
+    return _streamed(z, weight, y, None, *NO_MARGIN, chunk)[0][:, 0]
 
 
 def cosine_cross_entropy(
     z: Float[Tensor, "batch dim"],
-    weight: Float[Tensor, "classes dim"],
+    weight: Float[Tensor, "*centres classes dim"],
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""],
-    margin: Float[Tensor, ""] | None = None,
+    margin: Margin = NO_MARGIN,
     *,
-    literal: bool = False,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, `additive_margin` for the target, eq. 4."""
-    chunk = chunk_size(len(z), len(weight), class_chunk)
-    if chunk < len(weight):
-        return _streamed(z, weight, y, log_beta, margin, literal, chunk)[0][:, 0]
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4."""
+    classes = weight.shape[-2]
+    chunk = chunk_size(len(z) * _centres(weight), classes, class_chunk)
+    if chunk < classes:
+        return _streamed(z, weight, y, log_beta, *margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
-        return _composed(z, weight, y, log_beta, margin, literal)
-    return _Whole.apply(z, weight, y, log_beta, margin, literal)
+        return _composed(z, weight, y, log_beta, margin)
+    return _Whole.apply(z, weight, y, log_beta, *margin)
 
 
 def cosine_logits(
-    z: Float[Tensor, "batch dim"], weight: Float[Tensor, "classes dim"], log_beta: Float[Tensor, ""]
+    z: Float[Tensor, "batch dim"], weight: Float[Tensor, "*centres classes dim"], log_beta: Float[Tensor, ""]
 ) -> Float[Tensor, "batch classes"]:
     """β cos θ_j, of ordinary differentiable operations."""
-    return (z * (_inverse_norm(z) * log_beta.exp().to(z.dtype))) @ weight.T * _inverse_weight_norm(weight)
+    w, beta = weight.flatten(0, -2), log_beta.exp().to(z.dtype)
+    logits = (z * (inverse_norm(z) * beta)) @ w.T * _inverse_weight_norm(w)
+    return logits if weight.ndim == 2 else logits.unflatten(1, weight.shape[:2]).amax(1)
 
 
-def additive_margin(
-    cos: Float[Tensor, "*batch"], margin: Float[Tensor, ""], literal: bool = False
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """ψ(cos θ) = cos(θ + m) and dψ/dcos θ; past θ + m = π, where the cosine would rise, −2 − cos(θ + m).
-
-    `literal` leaves the cosine as it is there. Else ψ falls monotonically in θ, with a continuous derivative.
-    sin θ is kept above √(8 eps), which bounds the derivative and moves ψ by at most 1e-3 sin m (float32),
-    within 1e-3 of θ = 0 and π. ψ(c) = c at m = 0.
-    """
-    c = cos.clamp(-1, 1)
-    sin = ((1 - c) * (1 + c)).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
-    cos_m, sin_m = margin.cos().to(c.dtype), margin.sin().to(c.dtype)
-    value, slope = c * cos_m - sin * sin_m, cos_m + c / sin * sin_m
-    if literal:
-        return value, slope
-    wrapped = c < -cos_m
-    return torch.where(wrapped, -2 - value, value), torch.where(wrapped, -slope, slope)
+def _centres(weight: Tensor) -> int:
+    return 1 if weight.ndim == 2 else weight.shape[0]
 
 
-def _inverse_norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
+def inverse_norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
     """1/‖z‖ over the whole range of z's type; 0 for a zero vector: no direction, no gradient."""
     # In float64 no square of a float32 overflows or vanishes; Apple's GPUs have no float64.
     wide = None if z.device.type == "mps" else torch.float64
@@ -105,19 +96,18 @@ def _inverse_weight_norm(weight: Float[Tensor, "classes dim"]) -> Float[Tensor, 
 
 def _composed(
     z: Float[Tensor, "batch dim"],
-    weight: Float[Tensor, "classes dim"],
+    weight: Float[Tensor, "*centres classes dim"],
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""] | None,
-    margin: Float[Tensor, ""] | None,
-    literal: bool,
+    margin: Margin,
 ) -> Float[Tensor, " batch"]:
     """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
     if log_beta is None:
         return F.cross_entropy(z @ weight.T, y, reduction="none")
     logits = cosine_logits(z, weight, log_beta)
-    if margin is not None:
+    if margin:
         beta, target = log_beta.exp().to(z.dtype), y[:, None]
-        moved = beta * additive_margin(logits.gather(1, target) / beta, margin, literal)[0]
+        moved = beta * with_margin(logits.gather(1, target) / beta, margin)[0]
         logits = logits.scatter(1, target, moved)
     return F.cross_entropy(logits, y, reduction="none")
 
@@ -128,12 +118,11 @@ def _differentiable_backward(
     weight: Tensor,
     y: Tensor,
     log_beta: Tensor | None,
-    margin: Tensor | None,
-    literal: bool,
+    margin: Margin,
 ) -> list[Tensor | None]:
     """Gradients to z, weight and log_beta that can be differentiated again; the logits are materialised."""
     wanted = [x for x in (z, weight, log_beta) if x is not None and x.requires_grad]
-    loss = _composed(z, weight, y, log_beta, margin, literal)
+    loss = _composed(z, weight, y, log_beta, margin)
     found = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
     return [next(found) if x is not None and x.requires_grad else None for x in (z, weight, log_beta)]
 
@@ -148,40 +137,42 @@ class _Whole(torch.autograd.Function):
         weight: Tensor,
         y: Tensor,
         log_beta: Tensor,
-        margin: Tensor | None,
+        angle: Tensor | None,
+        shift: Tensor | None,
         literal: bool,
     ) -> Tensor:
         ctx.literal = literal
         beta = log_beta.exp().to(z.dtype)
-        inverse_norm, s = _inverse_norm(z), _inverse_weight_norm(weight)
-        u, sigma, target, slope, offset = z * inverse_norm, s * beta, y[:, None], None, None
-        logits = torch.mm(u, weight.T).mul_(sigma)
-        if margin is not None:
-            logit, slope, offset = _with_margin(logits.gather(1, target), beta, margin, literal)
+        w = weight.flatten(0, -2)
+        inverse, s = inverse_norm(z), _inverse_weight_norm(w)
+        u, sigma, target, slope, offset = z * inverse, s * beta, y[:, None], None, None
+        logits, nearest = _of_classes(torch.mm(u, w.T).mul_(sigma), _centres(weight))
+        if margin := Margin(angle, shift, literal):
+            logit, slope, offset = move_target(logits.gather(1, target), beta, margin)
             logits.scatter_(1, target, logit)
         log_p = logits.log_softmax(1)
         loss = log_p.gather(1, target).neg_()
-        ctx.save_for_backward(
-            z, weight, y, log_beta, margin, u, inverse_norm, s, sigma, slope, offset, log_p, loss
-        )
+        inputs = (z, weight, y, log_beta, angle, shift)
+        ctx.save_for_backward(*inputs, u, inverse, s, sigma, slope, offset, nearest, log_p, loss)
         return loss[:, 0]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
         if torch.is_grad_enabled():
-            z, weight, y, log_beta, margin = inputs
-            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin, ctx.literal)
-            return dz, dw, None, dtau, None, None
-        (_, weight, y, *_), (u, inverse_norm, s, sigma, slope, offset, log_p, loss) = inputs, state
+            margin = Margin(angle, shift, ctx.literal)
+            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin)
+            return dz, dw, None, dtau, None, None, None
+        u, inverse, s, sigma, slope, offset, nearest, log_p, loss = state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
             G = _exp(log_p).scatter_(1, y[:, None], d if slope is None else d * slope)
-            du = _chunk_backward(G, weight, g * u, s, sigma, dw).mul_(g)
-            dz, dtau = _direction_backward(du, u, inverse_norm)
+            G = _of_centres(G, nearest)
+            du = _chunk_backward(G, weight.flatten(0, -2), g * u, s, sigma, dw.flatten(0, -2)).mul_(g)
+            dz, dtau = _direction_backward(du, u, inverse)
             if offset is not None:
                 dtau += (g * d * offset).sum()
-        return dz, dw, None, dtau, None, None
+        return dz, dw, None, dtau, None, None, None
 
 
 # Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
@@ -193,7 +184,8 @@ def _streamed(
     weight: Tensor,
     y: Tensor,
     log_beta: Tensor | None,
-    margin: Tensor | None,
+    angle: Tensor | None,
+    shift: Tensor | None,
     literal: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -201,17 +193,18 @@ def _streamed(
 
     Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1).
     """
-    u, beta = z, None
+    u, beta, margin = z, None, Margin(angle, shift, literal)
     if log_beta is not None:
-        u, beta = z * _inverse_norm(z), log_beta.exp().to(z.dtype)
+        u, beta = z * inverse_norm(z), log_beta.exp().to(z.dtype)
     target, slope, offset = z.new_zeros(len(z), 1), z.new_ones(len(z), 1), z.new_zeros(len(z), 1)
     parts = []
-    for start in range(0, len(weight), chunk):
-        logits = _chunk_logits(u, weight[start : start + chunk], beta)[0]
+    for start in range(0, weight.shape[-2], chunk):
+        w = weight[..., start : start + chunk, :].flatten(0, -2)
+        logits = _of_classes(_chunk_logits(u, w, beta)[0], _centres(weight))[0]
         column, inside = _locate(y, start, logits.shape[1])
         here = logits.gather(1, column)
-        if margin is not None and beta is not None:
-            logit, slope_here, offset_here = _with_margin(here, beta, margin, literal)
+        if margin and beta is not None:
+            logit, slope_here, offset_here = move_target(here, beta, margin)
             slope, offset = torch.where(inside, slope_here, slope), torch.where(inside, offset_here, offset)
             here = torch.where(inside, logit, here)
             logits.scatter_(1, column, here)
@@ -235,23 +228,28 @@ def _streamed_backward(
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients to z, weight and log_beta."""
-    u, beta, inverse_norm = z, None, None
+    u, beta, inverse = z, None, None
     if log_beta is not None:
-        inverse_norm, beta = _inverse_norm(z), log_beta.exp().to(z.dtype)
-        u = z * inverse_norm
+        inverse, beta = inverse_norm(z), log_beta.exp().to(z.dtype)
+        u = z * inverse
     gu, d = g * u, torch.expm1(-loss)
     du, dw = torch.zeros_like(u), torch.empty_like(weight)
-    for start in range(0, len(weight), chunk):
-        w = weight[start : start + chunk]
-        logits, s, sigma = _chunk_logits(u, w, beta)
-        column, inside = _locate(y, start, len(w))
+    for start in range(0, weight.shape[-2], chunk):
+        part, dw_part = (t[..., start : start + chunk, :] for t in (weight, dw))
+        w = part.flatten(0, -2)
+        dw_rows = dw_part if dw_part.ndim == 2 else torch.empty_like(w)
+        each, s, sigma = _chunk_logits(u, w, beta)
+        logits, nearest = _of_classes(each, _centres(weight))
+        column, inside = _locate(y, start, part.shape[-2])
         G = _exp(logits.sub_(lse))
         G.scatter_(1, column, torch.where(inside, d * slope, G.gather(1, column)))
-        du += _chunk_backward(G, w, gu, s, sigma, dw[start : start + chunk])
+        du += _chunk_backward(_of_centres(G, nearest), w, gu, s, sigma, dw_rows)
+        if dw_part.ndim == 3:  # several centres of a chunk of classes are not one block of memory
+            dw_part.copy_(dw_rows.view_as(part))
     du *= g
-    if inverse_norm is None:
+    if inverse is None:
         return du, dw, z.new_empty(0)
-    dz, dtau = _direction_backward(du, u, inverse_norm)
+    dz, dtau = _direction_backward(du, u, inverse)
     return dz, dw, dtau + (g * d * offset).sum()
 
 
@@ -263,6 +261,22 @@ def _chunk_logits(u: Tensor, w: Tensor, beta: Tensor | None) -> tuple[Tensor, Te
     s = _inverse_weight_norm(w)
     sigma = s * beta
     return logits.mul_(sigma), s, sigma
+
+
+def _of_classes(each: Tensor, centres: int) -> tuple[Tensor, Tensor | None]:
+    """The logits of classes from those of all their centres, and which centre has the largest."""
+    if centres == 1:
+        return each, None
+    each = each.unflatten(1, (centres, -1))
+    logits = each.amax(1)
+    return logits, each == logits[:, None]
+
+
+def _of_centres(G: Tensor, nearest: Tensor | None) -> Tensor:
+    """The gradient of the centres' logits from that of the classes'. Overwrites G."""
+    if nearest is None:
+        return G
+    return (nearest * G.div_(nearest.sum(1, dtype=G.dtype))[:, None]).flatten(1)
 
 
 def _chunk_backward(
@@ -281,20 +295,10 @@ def _chunk_backward(
     return torch.mm(G, w)
 
 
-def _direction_backward(du: Tensor, u: Tensor, inverse_norm: Tensor) -> tuple[Tensor, Tensor]:
+def _direction_backward(du: Tensor, u: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients to z and τ from that to u = z/‖z‖. Overwrites du."""
     along = torch.linalg.vecdot(du, u)[:, None]
-    return du.addcmul_(along, u, value=-1).mul_(inverse_norm), along.sum()
-
-
-def _with_margin(logit: Tensor, beta: Tensor, margin: Tensor, literal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
-
-    The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.
-    """
-    psi, slope = additive_margin(logit / beta, margin, literal)
-    moved = psi.mul_(beta)
-    return moved, slope, torch.addcmul(moved, slope, logit, value=-1)
+    return du.addcmul_(along, u, value=-1).mul_(inverse), along.sum()
 
 
 def _locate(y: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
@@ -320,13 +324,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    z, weight, y, log_beta, margin, *state = ctx.saved_tensors
+    z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
     if torch.is_grad_enabled():
-        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin, ctx.literal)
+        margin = Margin(angle, shift, ctx.literal)
+        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
     else:
         with no_autocast(g):
             dz, dw, dtau = _streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
-    return dz, dw, None, dtau if log_beta is not None else None, None, None, None
+    return dz, dw, None, dtau if log_beta is not None else None, None, None, None, None
 
 
 _streamed.register_autograd(_autograd, setup_context=_setup_context)

@@ -1,0 +1,128 @@
+"""ADAFACE: a margin that follows the norm of the embedding, the quality of the example (Kim et al., 2022).
+
+With ẑ = clip(h (‖z‖ − μ)/σ, −1, 1), μ and σ the running mean and deviation of norms, the target's cosine is
+
+    ψ(cos θ) = cos(θ + g) − a,    g = −m ẑ,    a = m ẑ + m:
+
+ArcFace's margin where the norm is small (ẑ = −1), CosFace's at the mean norm (ẑ = 0), more for a large norm.
+"""
+
+import math
+from types import MappingProxyType
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from spaceform.heads._kernels.margin import Margin
+from spaceform.heads.class_weights import Init
+from spaceform.heads.declaration import LogUniform, Start, Uniform
+from spaceform.heads.margins import MarginHead, check_angle
+
+_LONGEST = 1e15
+"""Norms are not taken longer than this: their squares stay far from overflow."""
+_NARROWEST = 1e-12
+"""The deviation of norms is not taken smaller than this."""
+
+
+@final
+class AdaFaceHead(MarginHead):
+    """Scaled cosines with a margin on the target that follows ‖z‖; prediction leaves the margin out.
+
+    Easy and clear examples have long embeddings. Among these, the hard ones get the larger gradient; among
+    short ones, which may be beyond recognition, the easy ones. `concentration` is h: how many standard
+    deviations from the mean, 1/h, the norm has its full effect.
+
+    The running mean and deviation, `norm_mean` and `norm_std`, move in `train()` with every batch of two or
+    more, this batch included, by the rate `momentum`, or 1/k at the k-th batch if that is larger. In `eval()`
+    they stay. `prepare` counts as the first batch. Each process of several follows its own batches, as in
+    BatchNorm. No gradient flows through the margin. Where θ + g leaves
+    [0, π], ψ goes on falling (see `Margin`). The warm-up is as in `ArcFaceHead`, the rest as in `CosineHead`.
+    """
+
+    name, title = "adaface", "AdaFace"
+    compared = False
+    searched = MappingProxyType({"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.2, "beta": 16.0}),
+            "pixels": Start(
+                lr=0.1, weight_decay=1e-4, options={"margin": 0.2, "warmup_epochs": 3, "beta": 8.0}
+            ),
+        }
+    )
+    norm_mean: Tensor
+    norm_std: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float = 0.4,
+        concentration: float = 0.333,
+        momentum: float = 0.01,
+        warmup_epochs: int = 0,
+        beta: float = 16.0,
+        learn_beta: bool = True,
+        init: Init = "xavier",
+        class_chunk: int | None = None,
+    ) -> None:
+        check_angle(margin)
+        if not (math.isfinite(concentration) and concentration > 0):
+            raise ValueError(f"concentration must be positive and finite, got {concentration!r}")
+        if not 0 < momentum <= 1:
+            raise ValueError(f"momentum must lie in (0, 1], got {momentum!r}")
+        super().__init__(
+            dim,
+            num_classes,
+            margin=margin,
+            warmup_epochs=warmup_epochs,
+            beta=beta,
+            learn_beta=learn_beta,
+            init=init,
+            class_chunk=class_chunk,
+        )
+        self.concentration, self.momentum = concentration, momentum
+        # Until norms are seen, those of standard normal coordinates.
+        self.register_buffer("norm_mean", torch.tensor(math.sqrt(dim)))
+        self.register_buffer("norm_std", torch.tensor(math.sqrt(0.5)))
+        self.register_buffer("batches", torch.tensor(0))
+
+    def extra_repr(self) -> str:
+        """The base's, and what else the margin depends on."""
+        return f"{super().extra_repr()}, concentration={self.concentration:g}, momentum={self.momentum:g}"
+
+    @torch.no_grad()
+    def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
+        """Start the running mean and deviation with these norms."""
+        self.batches.zero_()
+        self._follow(self._norms(self._promote(self._checked(embeddings))))
+
+    @torch.no_grad()
+    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:
+        norms = self._norms(z)
+        if self.training:
+            self._follow(norms)
+        slope = self.concentration / self.norm_std.to(norms.dtype).clamp_min_(_NARROWEST)
+        quality = norms.sub_(self.norm_mean).mul_(slope).clamp_(-1, 1)
+        by_quality = quality.mul_(self.margin)
+        return Margin(angle=-by_quality, shift=by_quality + self.margin)
+
+    def _norms(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
+        """‖z‖, as long as the running mean can be; in float64, where no square of a float32 overflows."""
+        # Apple's GPUs have no float64.
+        longest = min(_LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
+        wide, z = (None, z.clamp(-longest, longest)) if z.device.type == "mps" else (torch.float64, z)
+        return torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide).clamp_max_(longest)
+
+    def _follow(self, norms: Float[Tensor, "batch 1"]) -> None:
+        """Move the running mean and deviation towards those of a batch; one example has no deviation."""
+        if norms.shape[0] < 2:
+            return
+        std, mean = torch.std_mean(norms)
+        rate = self.batches.add_(1).to(norms.dtype).reciprocal_().clamp_min_(self.momentum)
+        for running, of_batch in ((self.norm_mean, mean), (self.norm_std, std)):
+            running.add_((of_batch - running) * rate)

@@ -1,0 +1,77 @@
+"""What heads share whose logits are scaled cosines with a margin on the target."""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from spaceform.geometry import Sphere
+from spaceform.heads._kernels.margin import Margin, with_margin
+from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
+
+
+class MarginHead(DeterministicHead):
+    """p(y | z) ∝ exp(β cos θ_y), trained with βψ(cos θ_y) for the target; a leaf says what ψ is.
+
+    The margin is 0 for the first `warmup_epochs` epochs: call `start_epoch` at the start of each. What it is
+    now, the buffer `margin`, is part of the state dict. The rest is as in `CosineHead`.
+    """
+
+    geometry = Sphere()
+    margin: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        margin: float,
+        warmup_epochs: int,
+        beta: float,
+        learn_beta: bool,
+        init: Init,
+        class_chunk: int | None,
+    ) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        if warmup_epochs < 0:
+            raise ValueError(f"warmup_epochs must not be negative, got {warmup_epochs!r}")
+        self.full_margin = margin
+        self.warmup_epochs = warmup_epochs
+        self.weight = class_weights(num_classes, dim, init)
+        self._add_temperature(beta, learn_beta)
+        self.register_buffer("margin", torch.tensor(0.0))
+        self.start_epoch(0)
+
+    @abstractmethod
+    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:
+        """The margin of each example's target, from the size that the buffer `margin` has now."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """No margin during the warm-up, the full one after."""
+        self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
+
+    def extra_repr(self) -> str:
+        """The base's and the margin's."""
+        return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+
+    def _training_logits(
+        self, z: Float[Tensor, "batch dim"], share: Float[Tensor, "batch classes"]
+    ) -> Float[Tensor, "batch classes"]:
+        beta = self.log_beta.exp().to(z.dtype)
+        return beta * with_margin(self._logits(z) / beta, self._target_margin(z).shared(share))[0]
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        weight, margin = self.weight.to(z.dtype), self._target_margin(z)
+        return cosine_cross_entropy(z, weight, y, self.log_beta, margin, class_chunk=self.class_chunk)
+
+
+def check_angle(margin: float) -> None:
+    """Refuse a margin that is no angle below π."""
+    if not 0 <= margin < torch.pi:
+        raise ValueError(f"margin must lie in [0, π), an angle in radians, got {margin!r}")
