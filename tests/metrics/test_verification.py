@@ -118,7 +118,7 @@ def test_the_threshold_refuses_what_the_guarantee_needs():
     assert not bool((torch.ones(50) >= accept_threshold(torch.ones(50), 0.1)).any())  # ties are refused
     with pytest.raises(ValueError, match="needs at least 999 pairs of two classes, got 998"):
         accept_threshold(different[1:], 1e-3)
-    with pytest.raises(ValueError, match="between 0 and 1, got 0"):
+    with pytest.raises(ValueError, match="between 0 and 1, both excluded, got 0"):
         accept_threshold(different, 0.0)
 
 

@@ -10,6 +10,7 @@ from spaceform.metrics.bootstrap import Interval, bootstrap
 from spaceform.metrics.calibration import Reliability, calibration_error, reliability
 from spaceform.metrics.confidence import RiskCoverage, aurc, auroc, ood_auroc, ood_fpr, risk_coverage
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, map_at_r, retrieval
+from spaceform.metrics.sets import set_coverage, set_size
 from spaceform.metrics.verification import (
     DetCurve,
     accept_threshold,
@@ -47,4 +48,6 @@ __all__ = [
     "reliability",
     "retrieval",
     "risk_coverage",
+    "set_coverage",
+    "set_size",
 ]

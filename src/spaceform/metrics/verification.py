@@ -15,6 +15,7 @@ from torch import Tensor
 from spaceform.metrics.confidence import Groups
 from spaceform.metrics.inputs import Array, as_correct, as_finite
 from spaceform.metrics.monotone import pool_adjacent_violators
+from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 __all__ = ["DetCurve", "accept_threshold", "cllr", "det_curve", "eer", "min_cllr", "min_dcf"]
 
@@ -107,16 +108,14 @@ def accept_threshold(different: Array, false_accept: float) -> float:
     least 1/α − 1 pairs.
     """
     s = as_finite(different, "different", 1).cpu()
-    if not 0 < false_accept < 1:
-        raise ValueError(f"false_accept must lie between 0 and 1, got {false_accept!r}")
-    k = int((len(s) + 1) * false_accept * (1 + 1e-12))  # 0.001 · 1000 may be just below 1
+    k = lowest_left_out(len(s), checked_share(false_accept, "false_accept"))
     if k == 0:
-        needed = math.ceil((1 - 1e-12) / false_accept) - 1
+        needed = items_needed(false_accept)
         raise ValueError(
-            f"false_accept {false_accept:g} needs at least {needed} pairs of two classes, got {len(s)}; "
-            "give more pairs or allow more false accepts"
+            f"false_accept {false_accept:g} needs at least {needed} pairs of two classes, "
+            f"got {len(s)}; give more pairs or allow more false accepts"
         )
-    kth = s.sort(descending=True).values[min(k, len(s)) - 1]
+    kth = s.sort(descending=True).values[k - 1]
     return float(torch.nextafter(kth, torch.full_like(kth, torch.inf)))
 
 
