@@ -9,6 +9,7 @@ from spaceform.metrics.accuracy import accuracy, brier, mean, nll
 from spaceform.metrics.bootstrap import Interval, bootstrap
 from spaceform.metrics.calibration import Reliability, calibration_error, reliability
 from spaceform.metrics.confidence import RiskCoverage, aurc, auroc, ood_auroc, ood_fpr, risk_coverage
+from spaceform.metrics.few_shot import few_shot_accuracy, r_auroc
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, map_at_r, retrieval
 from spaceform.metrics.sets import set_coverage, set_size
 from spaceform.metrics.verification import (
@@ -38,6 +39,7 @@ __all__ = [
     "det_curve",
     "eer",
     "expected_retrieval",
+    "few_shot_accuracy",
     "map_at_r",
     "mean",
     "min_cllr",
@@ -45,6 +47,7 @@ __all__ = [
     "nll",
     "ood_auroc",
     "ood_fpr",
+    "r_auroc",
     "reliability",
     "retrieval",
     "risk_coverage",
