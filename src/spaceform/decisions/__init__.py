@@ -1,16 +1,30 @@
-"""What to do with a probability: a set of classes that holds the true one as often as promised."""
+"""What to do with a probability: a set of classes that holds the true one as often as promised; "unknown"."""
 
+from spaceform.decisions.choose_unknown import UNKNOWN_SCORES, ChosenScore, Known, choose_unknown
 from spaceform.decisions.norm_aware_sets import NormAwareSets
+from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
 from spaceform.decisions.sets import PredictionSets
+from spaceform.decisions.unknown import Energy, Evidence, UnknownScore
+from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 
 __all__ = [
     "SETS",
+    "UNKNOWN_SCORES",
     "AdaptiveSets",
+    "ChosenScore",
+    "Energy",
+    "Evidence",
+    "Known",
     "LeastAmbiguousSets",
+    "Mahalanobis",
+    "NearestNeighbours",
     "NormAwareSets",
     "PredictionSets",
+    "Refusal",
     "RegularizedAdaptiveSets",
+    "UnknownScore",
+    "choose_unknown",
 ]
 
 SETS: dict[str, type[PredictionSets]] = {
