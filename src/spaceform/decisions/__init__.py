@@ -1,7 +1,10 @@
-"""What to do with a probability: a set of classes that holds the true one as often as promised; "unknown"."""
+"""What to do with a probability: a set of classes that holds the true one as often as promised; "unknown";
+the probability that two items share a class.
+"""
 
 from spaceform.decisions.choose_unknown import UNKNOWN_SCORES, ChosenScore, Known, choose_unknown
 from spaceform.decisions.norm_aware_sets import NormAwareSets
+from spaceform.decisions.pairs import PAIRS, Pairs, SimilarityPairs, VonMisesFisherPairs, vmf_log_ratio
 from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
 from spaceform.decisions.sets import PredictionSets
@@ -9,6 +12,7 @@ from spaceform.decisions.unknown import Energy, Evidence, UnknownScore
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 
 __all__ = [
+    "PAIRS",
     "SETS",
     "UNKNOWN_SCORES",
     "AdaptiveSets",
@@ -20,11 +24,15 @@ __all__ = [
     "Mahalanobis",
     "NearestNeighbours",
     "NormAwareSets",
+    "Pairs",
     "PredictionSets",
     "Refusal",
     "RegularizedAdaptiveSets",
+    "SimilarityPairs",
     "UnknownScore",
+    "VonMisesFisherPairs",
     "choose_unknown",
+    "vmf_log_ratio",
 ]
 
 SETS: dict[str, type[PredictionSets]] = {
