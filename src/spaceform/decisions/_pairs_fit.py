@@ -70,12 +70,13 @@ def fit_ratio(
     ratio: Callable[[Tensor], Float[Tensor, " pairs"]],
     start: Start,
     same: Bool[Tensor, " pairs"],
-    items: int,
+    classes: int,
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "2"]]:
     """The shape θ and the line (scale, offset) for which scale · ratio(θ) + offset has the least Cllr.
 
     Pairs that are told apart without error would make the scale infinite. So the steps from the start, that
-    of the scale in its logarithm, have the prior N(0, 3²), which weighs as much as one item of `items`.
+    of the scale in its logarithm, have the prior N(0, 3²), which weighs as much as one class of `classes`:
+    pairs share items and classes, and what a few classes say of others is little, however many the pairs.
     """
     free = torch.zeros(len(start.free) + 2, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
@@ -91,7 +92,7 @@ def fit_ratio(
         scale, offset = line(free)
         found = scale * ratio(start.free + free[:-2]) + offset
         value = (F.softplus(-found[same]).mean() + F.softplus(found[~same]).mean()) / 2
-        value = value + free.square().sum() / (2 * 9 * items)
+        value = value + free.square().sum() / (2 * 9 * classes)
         value.backward()
         return value
 

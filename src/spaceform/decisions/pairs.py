@@ -97,7 +97,8 @@ class Pairs(nn.Module, ABC):
     def fit(self: _P, z: Array, y: Array) -> _P:
         """Learn from pairs of held-out items: at most 50,000 of one class and as many of two."""
         x = _embeddings(z, "z", (2,)).cpu()
-        first, second, same = pair_rows(as_labels(y, "y", len(x)).cpu())
+        labels = as_labels(y, "y", len(x)).cpu()
+        first, second, same = pair_rows(labels)
         blocks = zip(first.split(_BLOCK), second.split(_BLOCK), strict=True)
         statistics = torch.cat([self._statistics(x[i].double(), x[j].double()) for i, j in blocks], 1)
         dim = x.shape[1]
@@ -106,7 +107,7 @@ class Pairs(nn.Module, ABC):
         def ratio(θ: Tensor) -> Tensor:
             return self._of_statistics(torch.cat([θ, begin.kept]), statistics, dim)
 
-        θ, self.line = fit_ratio(ratio, begin, same, len(x))
+        θ, self.line = fit_ratio(ratio, begin, same, len(labels.unique()))
         self.shape = torch.cat([θ, begin.kept])
         self.different = self._lined(self._of_statistics(self.shape, statistics[:, ~same], dim))
         return self
@@ -163,7 +164,8 @@ class VonMisesFisherPairs(Pairs):
     """The exact ratio on the sphere; the concentration of an embedding rises with its norm as the pairs say.
 
     log k = a + b (log ‖z‖ − c) with a and b learnt and c the mean of log ‖z‖. k says how near embeddings of
-    one class lie. b is 0 where the norm says nothing about that, and 1 where it is a concentration.
+    one class lie. b is 0 where the norm says nothing about that, and 1 where it is a concentration; it is not
+    negative, since a large norm never means a doubtful embedding.
     """
 
     name = "von_mises_fisher"
@@ -254,7 +256,7 @@ PAIRS: dict[str, type[Pairs]] = {kind.name: kind for kind in (VonMisesFisherPair
 def _concentration(shape: Float[Tensor, " p"], log_norm: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Exp(a + b (log ‖z‖ − c)), inside the range where the normaliser is known."""
     a, b, c = shape
-    return (a + b * (log_norm - c)).clamp(-18, 18).exp()
+    return (a + b.clamp_min(0) * (log_norm - c)).clamp(-18, 18).exp()
 
 
 def _embeddings(z: Array, name: str, axes: tuple[int, ...]) -> Tensor:
