@@ -403,11 +403,10 @@ def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> N
     spent = processor_time(page)
     waits = []
     for _ in range(3):
-        began = spent()
-        page.reload()
+        page.reload()  # which sets the count to zero
         page.wait_for_selector("html[data-ready]")
-        waits.append(spent() - began)
-    assert 0.0 < min(waits) < 2.0
+        waits.append(spent())
+    assert 0.05 < min(waits) < 2.0
     show_viewer(page)
     assert painted(page) > 1000
     began = spent()
