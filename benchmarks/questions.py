@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from spaceform.heads._kernels.marginal import Marginal
+from spaceform.heads._kernels.angle_table import AngleTable
 from spaceform.run.environment import environment
 from spaceform.run.recipe import PAPER, QUICK, Recipe, replace
 from spaceform.study.folder import Job, StudyFolder
@@ -94,8 +94,8 @@ def published_draw(shape: Any, kappa: Tensor, dim: int) -> tuple[Tensor, Tensor]
     return w, (1 - w * w).clamp_min(1e-12).sqrt()
 
 
-def published_antithetic(self: Marginal, x: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
-    """In the place of `Marginal.antithetic`; its draws are independent."""
+def published_antithetic(self: AngleTable, x: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
+    """In the place of `AngleTable.antithetic`; its draws are independent."""
     return published_draw((len(kappa), 2 * x.shape[1]), kappa[:, None], self.dim)
 
 
@@ -137,7 +137,7 @@ class PublishedSampler:
             "draw": lambda self, x, kappa: published_draw(x.shape, kappa, self.dim),
         }
         for job in study.unfinished():
-            with patch.multiple(Marginal, **published) if "published" in job.label else nullcontext():
+            with patch.multiple(AngleTable, **published) if "published" in job.label else nullcontext():
                 perform(job, study.path(job), lambda _: None, datasets, workers=workers or 0)
             watch(Event(job, "finished"))
 
