@@ -51,8 +51,6 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
-    _range: ClassVar[float] = 1.0
-    """How much of the range of its type a coordinate of z may use."""
     log_beta: Tensor
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
@@ -230,7 +228,7 @@ class Head(nn.Module, ABC):
         return z.to(torch.promote_types(z.dtype, own))
 
     def _checked(self, z: Tensor) -> Tensor:
-        check_embeddings(z, self.dim, self._range)
+        check_embeddings(z, self.dim)
         return z
 
 
