@@ -22,6 +22,8 @@ from spaceform.heads._checks import (
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
 
+_TAU = math.log(1e8)
+
 
 class Head(nn.Module, ABC):
     """A classification head on embeddings `z` of shape (batch, dim), un-normalised, as a network emits them.
@@ -81,7 +83,12 @@ class Head(nn.Module, ABC):
     @property
     def beta(self) -> Float[Tensor, ""]:
         """The inverse temperature β = exp(τ); only heads that have one."""
-        return self.log_beta.exp()
+        return self.tau.exp()
+
+    @property
+    def tau(self) -> Float[Tensor, ""]:
+        """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
+        return self.log_beta.clamp(-_TAU, _TAU)
 
     # What a leaf gives.
 
@@ -214,7 +221,7 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         parts = [f"dim={self.dim}", f"num_classes={self.num_classes}"]
         if (tau := getattr(self, "log_beta", None)) is not None:
-            parts += [] if tau.is_meta else [f"beta={math.exp(tau.item()):.4g}"]
+            parts += [] if tau.is_meta else [f"beta={self.beta.item():.4g}"]
             parts.append(f"learn_beta={isinstance(tau, nn.Parameter)}")
         if self.class_chunk is not None:
             parts.append(f"class_chunk={self.class_chunk}")

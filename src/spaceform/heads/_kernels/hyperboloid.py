@@ -15,6 +15,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry.hyperbolic import MARGIN
+from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.special._autograd import first_order
 
@@ -98,7 +99,8 @@ class _Logits(torch.autograd.Function):
     def backward(ctx: Any, d_logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u, w, s, asinh, root = ctx.saved_tensors
         g = (d_logits * s).div_(root)
-        return g @ w, g.T @ u, (d_logits * asinh).sum(0)
+        with no_autocast(g):
+            return g @ w, g.T @ u, (d_logits * asinh).sum(0)
 
 
 class _Streamed(torch.autograd.Function):
@@ -119,18 +121,23 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, s, y, lse = ctx.saved_tensors
-        du, dw, ds = torch.zeros_like(u), torch.empty_like(w), torch.empty_like(s)
-        for start in range(0, len(w), ctx.chunk):
-            block = slice(start, start + ctx.chunk)
-            asinh, root = arsinh(u @ w[block].T)
-            d = (asinh * s[block]).sub_(lse[:, None]).exp_()
-            column = y - start
-            inside = (column >= 0) & (column < d.shape[1])
-            column = column.clamp_(0, d.shape[1] - 1)[:, None]
-            d = d.scatter_add_(1, column, -inside[:, None].to(d.dtype)).mul_(g[:, None])
-            ds[block] = asinh.mul_(d).sum(0)
-            d.mul_(s[block]).div_(root)
-            du.addmm_(d, w[block])
-            torch.mm(d.T, u, out=dw[block])
-        return du, dw, ds, None, None
+        with no_autocast(g):
+            return *_streamed_backward(ctx, g), None, None
+
+
+def _streamed_backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    u, w, s, y, lse = ctx.saved_tensors
+    du, dw, ds = torch.zeros_like(u), torch.empty_like(w), torch.empty_like(s)
+    for start in range(0, len(w), ctx.chunk):
+        block = slice(start, start + ctx.chunk)
+        asinh, root = arsinh(u @ w[block].T)
+        d = (asinh * s[block]).sub_(lse[:, None]).exp_()
+        column = y - start
+        inside = (column >= 0) & (column < d.shape[1])
+        column = column.clamp_(0, d.shape[1] - 1)[:, None]
+        d = d.scatter_add_(1, column, -inside[:, None].to(d.dtype)).mul_(g[:, None])
+        ds[block] = asinh.mul_(d).sum(0)
+        d.mul_(s[block]).div_(root)
+        du.addmm_(d, w[block])
+        torch.mm(d.T, u, out=dw[block])
+    return du, dw, ds
