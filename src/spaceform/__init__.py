@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spaceform._version import __version__
 
 if TYPE_CHECKING:
-    from spaceform import calibrators, distributions, geometry, metrics, special
+    from spaceform import calibrators, decisions, distributions, geometry, metrics, special
     from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
@@ -63,6 +63,7 @@ __all__ = [
     "__version__",
     "calibrators",
     "compare",
+    "decisions",
     "distributions",
     "ensure_torchvision",
     "extract_features",
@@ -100,7 +101,7 @@ _HOMES = {
     "study.ray": ("Ray",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("calibrators", "distributions", "geometry", "metrics", "special")
+_MODULES = ("calibrators", "decisions", "distributions", "geometry", "metrics", "special")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from spaceform import HEADS
+from short_runs import SHIPPED
 from spaceform.cli import app as cli
 from spaceform.run.evaluate import evaluate
 from spaceform.run.export import export, graph
@@ -32,7 +32,7 @@ SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    for head in HEADS:
+    for head in SHIPPED:
         train(load(f"digits/{head}", SHORT), folder / head, accelerator="cpu")
         evaluate(folder / head)
     return {path.name: path for path in folder.iterdir()}
@@ -116,7 +116,7 @@ def test_onnxruntime_agrees_on_real_images(runs, images, head: str, calibrator, 
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", SHIPPED)
 def test_a_program_of_torch_export_agrees(runs, images, head: str, tmp_path: Path) -> None:
     run = Run.load(runs[head])
     path = export(run, tmp_path / "model.pt2")

@@ -144,3 +144,32 @@ def test_every_geometry_says_what_it_is():
         ("hyperbolic", "Poincaré ball"),
         ("spherical", "unit sphere"),
     ]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_the_midpoint_of_two_is_half_way(geometry):
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(50, 2, 4, generator=g, dtype=torch.float64)
+    middle = geometry.midpoint(z)
+    first, second, whole = (
+        geometry.similarity(a, b) for a, b in ((middle, z[:, 0]), (middle, z[:, 1]), (z[:, 0], z[:, 1]))
+    )
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+    half = torch.cos(torch.acos(whole) / 2) if geometry.kind == "spherical" else whole / 2
+    torch.testing.assert_close(first, half, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_the_midpoint_turns_with_its_points_and_knows_no_order(geometry):
+    g = torch.Generator().manual_seed(1)
+    z = torch.randn(3, 7, 4, generator=g, dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=g, dtype=torch.float64)).Q
+    middle = geometry.midpoint(z)
+    torch.testing.assert_close(geometry.midpoint(z @ turn), middle @ turn)
+    torch.testing.assert_close(geometry.midpoint(z.flip(1)), middle)
+    torch.testing.assert_close(geometry.midpoint(z.float()), middle.float(), rtol=1e-5, atol=1e-6)
+    same = geometry.midpoint(z[:, :1].expand(-1, 5, -1))
+    at_its_place = torch.ones(3).double() if geometry.kind == "spherical" else torch.zeros(3).double()
+    torch.testing.assert_close(geometry.similarity(same, z[:, 0]), at_its_place, rtol=0, atol=1e-7)
+    assert geometry.midpoint(torch.zeros(2, 3)).tolist() == [0, 0, 0]
+    assert geometry.midpoint(torch.full((2, 3), 1e4)).isfinite().all()

@@ -103,3 +103,58 @@ def retrieval(
         firsts.append(right.index(True) + 1)
     n = len(aps)
     return sum(aps) / n, sum(precisions) / n, {i: sum(f <= i for f in firsts) / n for i in k}
+
+
+def error_rates(score: Sequence[float], same: Sequence[bool]) -> list[tuple[float, float, float]]:
+    """False accepts, false rejects and the threshold, for every threshold from the strictest down."""
+    ones = [s for s, c in zip(score, same, strict=True) if c]
+    others = [s for s, c in zip(score, same, strict=True) if not c]
+    return [
+        (sum(s >= t for s in others) / len(others), sum(s < t for s in ones) / len(ones), t)
+        for t in [math.inf, *sorted(set(score), reverse=True)]
+    ]
+
+
+def eer(score: Sequence[float], same: Sequence[bool]) -> float:
+    """Halve the interval of mixtures of neighbouring thresholds until both errors agree."""
+    points = error_rates(score, same)
+    low, high = 0.0, float(len(points) - 1)
+    for _ in range(80):
+        middle = (low + high) / 2
+        i = min(int(middle), len(points) - 2)
+        a, b = ((1 - middle + i) * points[i][k] + (middle - i) * points[i + 1][k] for k in (0, 1))
+        low, high = (low, middle) if a >= b else (middle, high)
+    return b
+
+
+def min_dcf(
+    score: Sequence[float], same: Sequence[bool], prior: float, accept_cost: float, reject_cost: float
+) -> float:
+    costs = [prior * reject_cost * r + (1 - prior) * accept_cost * a for a, r, _ in error_rates(score, same)]
+    return min(costs) / min(prior * reject_cost, (1 - prior) * accept_cost)
+
+
+def cllr(ratio: Sequence[float], same: Sequence[bool]) -> float:
+    ones = [math.log2(1 + math.exp(-s)) for s, c in zip(ratio, same, strict=True) if c]
+    others = [math.log2(1 + math.exp(s)) for s, c in zip(ratio, same, strict=True) if not c]
+    return (sum(ones) / len(ones) + sum(others) / len(others)) / 2
+
+
+def min_cllr(score: Sequence[float], same: Sequence[bool]) -> float:
+    """The best non-decreasing function by its min-max formula: max over a ≤ s of min over b ≥ s of the share
+    of same pairs with a score in [a, b].
+    """
+    values = sorted(set(score))
+
+    def share(a: float, b: float) -> float:
+        inside = [c for s, c in zip(score, same, strict=True) if a <= s <= b]
+        return sum(inside) / len(inside)
+
+    ones, others = sum(same), len(same) - sum(same)
+    total = 0.0
+    for s, c in zip(score, same, strict=True):
+        p = max(min(share(a, b) for b in values if b >= s) for a in values if a <= s)
+        # 1 + e^∓ℓ with ℓ = log(p/(1 − p)) − log(ones/others)
+        ratio = (1 - p) / p * ones / others if c else p / (1 - p) * others / ones
+        total += math.log2(1 + ratio) / (ones if c else others)
+    return total / 2

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -374,6 +374,18 @@ def test_weights_of_the_study_are_kept_whatever_they_are(tmp_path, make_study, o
     assert said == page.locator("header .verdict").inner_text()
 
 
+def processor_time(page) -> Callable[[], float]:
+    """Seconds that the page's own thread has worked: other processes of the machine do not count."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def spent() -> float:
+        found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        return float(found["TaskDuration"])
+
+    return spent
+
+
 def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> None:
     labels, index = np.arange(10_000) % 10, np.arange(10_000)
     if os.environ.get("SPACEFORM_DATA"):
@@ -388,18 +400,18 @@ def test_the_size_of_mnist_is_light_and_quick(tmp_path, make_study, opened) -> N
     path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
     assert path.stat().st_size < 8_000_000
     page = opened(path=path)  # the first visit warms the browser up
+    spent = processor_time(page)
     waits = []
     for _ in range(3):
-        began = time.perf_counter()
-        page.reload()
+        page.reload()  # which sets the count to zero
         page.wait_for_selector("html[data-ready]")
-        waits.append(time.perf_counter() - began)
-    assert min(waits) < 2.0
+        waits.append(spent())
+    assert 0.05 < min(waits) < 2.0
     show_viewer(page)
     assert painted(page) > 1000
-    frame = page.evaluate("""() => { const began = performance.now();
-        for (const cloud of viewers[0].clouds) cloud.draw(); return performance.now() - began; }""")
-    assert frame < 1000
+    began = spent()
+    page.evaluate("() => { for (const cloud of viewers[0].clouds) cloud.draw(); }")
+    assert spent() - began < 1.0
 
 
 def test_many_classes_are_found_by_name_and_absent_ones_not_listed(tmp_path, make_study, opened) -> None:

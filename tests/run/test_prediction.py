@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from spaceform import HEADS, data
+from short_runs import SHIPPED
+from spaceform import data
 from spaceform.run.evaluate import evaluate
 from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
@@ -28,7 +29,7 @@ SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    for head in HEADS:
+    for head in SHIPPED:
         train(load(f"digits/{head}", SHORT), folder / head, accelerator="cpu")
         evaluate(folder / head)
     return {path.name: path for path in folder.iterdir()}
@@ -40,7 +41,7 @@ def images() -> torch.Tensor:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", SHIPPED)
 def test_one_prediction_everywhere(runs, head: str, tmp_path: Path) -> None:
     """`evaluate`, `Run.predict_proba`, `predict`, its command's table and onnxruntime, for the same items.
 

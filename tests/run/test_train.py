@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from short_runs import same, timeless, tiny
+from short_runs import SHIPPED, same, timeless, tiny
 from spaceform import data
-from spaceform.heads import HEADS
 from spaceform.run import files
 from spaceform.run.evaluate import evaluate
 from spaceform.run.failures import Diverged
@@ -88,7 +87,7 @@ def test_parameter_groups_of_adamw(head):
     assert isinstance(recipe.optim.build(list(groups.values())), torch.optim.AdamW)
 
 
-@pytest.mark.parametrize("head", list(HEADS))
+@pytest.mark.parametrize("head", SHIPPED)
 def test_parameter_groups(head):
     recipe = tiny(head, optim__weight_decay=0.3, optim__temperature_lr=0.007, optim__lr=0.2)
     model = build_model(recipe, 10, (1, 8, 8))
@@ -183,7 +182,7 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
 # Every head, every task
 
 
-@pytest.mark.parametrize("head", list(HEADS))
+@pytest.mark.parametrize("head", SHIPPED)
 def test_every_head_learns_and_repeats_bit_for_bit(head, tmp_path):
     recipe = replace(QUICK[f"digits/{head}"], {"budget.epochs": 5, "budget.episodes": 10})
     for name in ("a", "b"):

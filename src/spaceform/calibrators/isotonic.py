@@ -11,6 +11,7 @@ from torch import Tensor
 from spaceform.calibrators._fit import Examples
 from spaceform.calibrators.base import Calibrator, check_classes
 from spaceform.heads.base import log_mean_softmax
+from spaceform.metrics.monotone import pool_adjacent_violators
 
 _Numbers = NDArray[np.float64]
 
@@ -69,16 +70,9 @@ def isotonic_corners(
 ) -> tuple[_Numbers, _Numbers]:
     """The corners of the non-decreasing step function of x nearest to `target` in weighted squares.
 
-    Pool adjacent violators: as long as a block's mean is not below the next one's, both are one block; here
-    all such neighbours join at once. A block gives its first and its last x.
+    A block gives its first and its last x.
     """
-    at, group = np.unique(x, return_inverse=True)
-    counts = np.bincount(group, weight)
-    sums = np.bincount(group, weight * target)
-    start = np.arange(len(at))
-    while not (rises := np.diff(sums / counts) > 0).all():
-        first = np.flatnonzero(np.concatenate([[True], rises]))
-        start, sums, counts = start[first], np.add.reduceat(sums, first), np.add.reduceat(counts, first)
+    at, start, mean = pool_adjacent_violators(x, target, weight)
     end = np.append(start[1:], len(at)) - 1
     corners = np.unique(np.concatenate([start, end]))
-    return at[corners], (sums / counts)[np.searchsorted(start, corners, side="right") - 1]
+    return at[corners], mean[np.searchsorted(start, corners, side="right") - 1]

@@ -73,6 +73,8 @@ _WIDE_FEATURES: list[_Net] = [
     ((), None, 0.1, 6e-3, 0.0, 0),
     ((512,), 256, 0.7, 6e-3, 0.01, 0),
 ]
+_TABLE_SCHEDULE, _FEATURES_SCHEDULE = (8, 300, 15, 60), (32, 280, 8, 40)
+"""Batches in all rows (within limits), steps in all, fewest and most epochs."""
 
 
 def space(
@@ -95,7 +97,7 @@ def space(
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
     fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
-    share, steps, fewest, most = (8, 300, 15, 20) if features < NARROW else (32, 280, 8, 40)
+    share, steps, fewest, most = _TABLE_SCHEDULE if features < NARROW else _FEATURES_SCHEDULE
     batch = min(256, max(32, rows // share))
     epochs = min(most, max(fewest, round(steps * batch / rows)))
     return [

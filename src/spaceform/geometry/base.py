@@ -57,6 +57,10 @@ class Geometry(ABC):
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
         """What ordering by similarity needs, computed once per embedding."""
 
+    @abstractmethod
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """The embedding in the middle of n embeddings, a prototype of them."""
+
 
 def alike(z: Tensor, z2: Tensor, *, axes: int | None = None) -> tuple[Tensor, Tensor]:
     """Both in the wider of their types, where they are embeddings of one dimension."""

@@ -31,3 +31,7 @@ class Euclidean(Geometry):
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
         """⟨zᵢ, zⱼ⟩ − ½‖zⱼ‖² = ½‖zᵢ‖² − ½‖zᵢ − zⱼ‖²."""
         return Ranking(z, z.new_ones(len(z)), z.square().sum(-1) / 2)
+
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """The mean."""
+        return z.mean(-2)

@@ -221,10 +221,27 @@ class PoincareBall(Geometry):
         cosh(√c dᵢⱼ) = cosh 2rᵢ cosh 2rⱼ − ⟨fᵢ, fⱼ⟩ with f = sinh(2r) z/‖z‖. Taken from cosh 2rᵢ it
         leaves ⟨fᵢ, fⱼ⟩ − 2 sinh²(rⱼ) cosh 2rᵢ: no 1 is lost to rounding near the origin.
         """
-        r = (math.sqrt(self.curvature) * torch.linalg.vector_norm(z, dim=-1)).clamp_max(self._reach)
+        r = self._radius(z)
         return Ranking(
             direction(z) * torch.sinh(2 * r)[:, None], 1 / torch.cosh(2 * r), 2 * torch.sinh(r).square()
         )
+
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """The mean on the hyperboloid, brought back to it along the ray from 0; of two, the true middle.
+
+        A point is (cosh 2r, sinh(2r) z/‖z‖), and the mean (t, x) lies at the radius 2r = artanh(‖x‖/t).
+        """
+        w = _wide(z)
+        r = self._radius(w)
+        t, x = torch.cosh(2 * r).mean(-1), (torch.sinh(2 * r)[..., None] * direction(w)).mean(-2)
+        length = torch.linalg.vector_norm(x, dim=-1)
+        middle = torch.asinh(length * ((t - length) * (t + length)).rsqrt()) / 2
+        return (direction(x) * (middle / math.sqrt(self.curvature))[..., None]).to(z.dtype)
+
+    def _radius(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch"]:
+        """√c‖z‖ up to the projection: half of the distance from 0, in units of the curvature."""
+        r = math.sqrt(self.curvature) * torch.linalg.vector_norm(z, dim=-1)
+        return r.clamp_max(self._reach)
 
 
 @final
@@ -264,3 +281,7 @@ class Hyperboloid(Geometry):
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
         """That of the ball."""
         return self._ball.ranking(z / 2)
+
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """That of the ball."""
+        return 2 * self._ball.midpoint(z / 2)

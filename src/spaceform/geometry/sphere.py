@@ -31,3 +31,7 @@ class Sphere(Geometry):
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
         """The cosine itself."""
         return Ranking(direction(z), z.new_ones(len(z)), z.new_zeros(len(z)))
+
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """The direction of the mean of the directions: norms do not count."""
+        return direction(direction(z).mean(-2))

@@ -1,33 +1,56 @@
-"""Accuracy, calibration, confidence and retrieval: pure functions on tensors or numpy arrays, any device.
+"""Accuracy, calibration, confidence, retrieval and verification.
 
-Reductions over classes or pairs run where the tensors are; what is left, one number per example, is summed in
-float64 on the CPU, so figures repeat to the last bit.
+All are pure functions of tensors, on any device, or of numpy arrays. Reductions over classes or pairs run
+where the tensors are; what is left, one number per example, is summed in float64 on the CPU, so figures
+repeat to the last bit.
 """
 
 from spaceform.metrics.accuracy import accuracy, brier, mean, nll
 from spaceform.metrics.bootstrap import Interval, bootstrap
 from spaceform.metrics.calibration import Reliability, calibration_error, reliability
 from spaceform.metrics.confidence import RiskCoverage, aurc, auroc, ood_auroc, ood_fpr, risk_coverage
+from spaceform.metrics.few_shot import few_shot_accuracy, r_auroc
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, map_at_r, retrieval
+from spaceform.metrics.sets import set_coverage, set_size
+from spaceform.metrics.verification import (
+    DetCurve,
+    accept_threshold,
+    cllr,
+    det_curve,
+    eer,
+    min_cllr,
+    min_dcf,
+)
 
 __all__ = [
+    "DetCurve",
     "Interval",
     "Reliability",
     "Retrieval",
     "RiskCoverage",
+    "accept_threshold",
     "accuracy",
     "aurc",
     "auroc",
     "bootstrap",
     "brier",
     "calibration_error",
+    "cllr",
+    "det_curve",
+    "eer",
     "expected_retrieval",
+    "few_shot_accuracy",
     "map_at_r",
     "mean",
+    "min_cllr",
+    "min_dcf",
     "nll",
     "ood_auroc",
     "ood_fpr",
+    "r_auroc",
     "reliability",
     "retrieval",
     "risk_coverage",
+    "set_coverage",
+    "set_size",
 ]

@@ -18,7 +18,7 @@ _BLOCK = 1 << 21  # counts held at a time
 
 
 class Interval(NamedTuple):
-    """The metric on the data, its interval, and the standard deviation over the resamples."""
+    """A figure, its interval, and its standard error."""
 
     estimate: float
     low: float
@@ -41,7 +41,8 @@ def bootstrap(
     Any other metric is called on each resample in turn. Resamples where it is undefined (NaN) are left out.
 
     `percentile` is the interval of the resampled values. `basic` reflects it in the estimate, which cancels
-    the bias of a metric that resampling inflates, as it does the calibration error.
+    the bias of a metric that resampling inflates, as it does the calibration error. The standard error is the
+    standard deviation over the resamples.
     """
     tensors = [as_tensor(a, f"array {i}") for i, a in enumerate(arrays)]
     if not tensors:

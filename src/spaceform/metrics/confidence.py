@@ -31,7 +31,7 @@ def auroc(score: Array, correct: Array, *, counts: Array | None = None) -> Float
     """
     s, right = _scored(score, correct)
     n = as_counts(counts, len(s))
-    g = _Groups(s)
+    g = Groups(s)
     positive, negative = g.sums(n * right), g.sums(n * ~right)
     below = negative.cumsum(-1) - negative / 2
     return (positive * below).sum(-1) / (positive.sum(-1) * negative.sum(-1))
@@ -40,7 +40,7 @@ def auroc(score: Array, correct: Array, *, counts: Array | None = None) -> Float
 def risk_coverage(score: Array, correct: Array) -> RiskCoverage:
     """The curve of selective prediction, one point per distinct score, from the strictest threshold down."""
     s, right = _scored(score, correct)
-    g = _Groups(s)
+    g = Groups(s)
     ones = torch.ones(len(s))
     answered, wrong = (g.sums(v).flip(-1).cumsum(-1) for v in (ones, (~right).double()))
     return RiskCoverage(answered / len(s), wrong / answered, g.values.flip(-1).double())
@@ -54,7 +54,7 @@ def aurc(score: Array, correct: Array, *, counts: Array | None = None) -> Float[
     """
     score_, right = _scored(score, correct)
     n = as_counts(counts, len(score_))
-    g = _Groups(-score_)
+    g = Groups(-score_)
     m, e = g.sums(n), g.sums(n * ~right)
     end = m.cumsum(-1)
     s, before = end - m, e.cumsum(-1) - e
@@ -86,7 +86,7 @@ def ood_fpr(inside: Array, outside: Array, *, tpr: float = 0.95) -> Float[Tensor
     return (b >= threshold).double().mean()
 
 
-class _Groups:
+class Groups:
     """Runs of equal scores in increasing order."""
 
     def __init__(self, score: Float[Tensor, " batch"]) -> None:

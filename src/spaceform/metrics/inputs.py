@@ -70,13 +70,15 @@ def as_labels(y: Array, name: str, length: int, classes: int | None = None) -> I
     return t
 
 
-def as_correct(correct: Array, length: int) -> Bool[Tensor, " batch"]:
+def as_correct(
+    correct: Array, length: int, name: str = "correct", example: str = "probs.argmax(-1) == y"
+) -> Bool[Tensor, " batch"]:
     """Right or wrong, as booleans or as zeros and ones."""
-    t = as_tensor(correct, "correct")
+    t = as_tensor(correct, name)
     if t.ndim != 1 or len(t) != length:
-        raise ValueError(f"correct has shape {tuple(t.shape)} for {length} scores; the lengths must agree")
+        raise ValueError(f"{name} has shape {tuple(t.shape)} for {length} scores; the lengths must agree")
     if t.dtype != torch.bool and not bool(((t == 0) | (t == 1)).all()):
-        raise ValueError("correct must hold booleans (or zeros and ones), for example probs.argmax(-1) == y")
+        raise ValueError(f"{name} must hold booleans (or zeros and ones), for example {example}")
     return t.bool()
 
 

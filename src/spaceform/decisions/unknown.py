@@ -1,0 +1,115 @@
+"""Is this item of any class that the model knows? Scores, higher for known, and what a head itself says.
+
+Every score is a module with the same call, score(z, logit_samples, confidence): embeddings, the head's
+`logit_samples(z)` and `confidence(z)`. `fit(z, y)` takes embeddings of training items of known classes.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, TypeVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from spaceform.geometry import Geometry, Sphere
+from spaceform.metrics.inputs import Array, as_finite, as_labels
+
+_U = TypeVar("_U", bound="UnknownScore")
+
+
+class UnknownScore(nn.Module, ABC):
+    """One number an item, higher for items of known classes. What is fitted are buffers."""
+
+    name: ClassVar[str]
+    """What files and commands call it; the key of `UNKNOWN_SCORES`."""
+
+    def __init__(self, geometry: Geometry | None = None) -> None:
+        super().__init__()
+        self.geometry = Sphere() if geometry is None else geometry
+
+    def fit(self: _U, z: Array, y: Array) -> _U:
+        """Look at training items of the known classes."""
+        x = as_finite(z, "z", 2)
+        self._fit(x, as_labels(y, "y", len(x)).to(x.device))
+        return self
+
+    def forward(
+        self, z: Array, logit_samples: Array, confidence: Array | None = None
+    ) -> Float[Tensor, " batch"]:
+        """The score of each item."""
+        if torch.compiler.is_compiling():
+            assert isinstance(z, Tensor)
+            assert isinstance(logit_samples, Tensor)
+            assert confidence is None or isinstance(confidence, Tensor)
+            x, L, κ = z, logit_samples, confidence
+        else:
+            x, L = as_finite(z, "z", 2), as_finite(logit_samples, "logits", (2, 3))
+            κ = None if confidence is None else as_finite(confidence, "confidence", 1)
+            _check_lengths(x, L, κ)
+        return self._score(x, L if L.ndim == 3 else L[None], κ)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take a state of any size."""
+        for name in list(self._buffers):
+            if (value := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, torch.empty_like(value))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    @abstractmethod
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+
+    @abstractmethod
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],
+        L: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"] | None,
+    ) -> Float[Tensor, " batch"]: ...
+
+
+@final
+class Energy(UnknownScore):
+    """The logarithm of Σⱼ exp ℓⱼ, averaged over the draws inside the logarithm (Liu et al. 2020).
+
+    The logits of a head are log-likelihoods up to a constant: for `VonMisesFisherHead` this is the log
+    evidence of all classes together. Nothing is fitted.
+    """
+
+    name = "energy"
+
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002
+        L: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
+    ) -> Float[Tensor, " batch"]:
+        top = L.amax((0, 2))
+        return (L - top[:, None]).exp().sum(2).mean(0).log() + top
+
+
+@final
+class Evidence(UnknownScore):
+    """The head's own confidence: the norm or concentration of the embedding. Nothing is fitted."""
+
+    name = "evidence"
+
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002
+        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
+        confidence: Float[Tensor, " batch"] | None,
+    ) -> Float[Tensor, " batch"]:
+        if confidence is None:
+            raise ValueError("Evidence needs confidence, one number per item; pass head.confidence(z)")
+        return confidence
+
+
+def _check_lengths(z: Tensor, L: Tensor, confidence: Tensor | None) -> None:
+    lengths = {"logits": L.shape[-2]} | ({} if confidence is None else {"confidence": len(confidence)})
+    for name, length in lengths.items():
+        if length != len(z):
+            raise ValueError(f"{name} has {length} entries for {len(z)} embeddings; the lengths must agree")

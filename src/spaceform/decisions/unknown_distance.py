@@ -1,0 +1,115 @@
+"""Unknown is what lies far from the training items: from the nearest of them, or from the nearest class."""
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from spaceform.decisions.unknown import UnknownScore
+from spaceform.geometry import Geometry
+from spaceform.geometry.base import direction
+
+_BLOCK = 1 << 22  # similarities held at a time
+
+
+@final
+class NearestNeighbours(UnknownScore):
+    """Similarity to the k-th nearest training item, in the geometry (Sun et al. 2022)."""
+
+    name = "nearest_neighbours"
+    items: Float[Tensor, "n dim"]
+
+    def __init__(self, geometry: Geometry | None = None, *, k: int = 10) -> None:
+        super().__init__(geometry)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        self.k = k
+        self.register_buffer("items", torch.empty(0, 0))
+
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None:  # noqa: ARG002
+        if len(z) < self.k:
+            raise ValueError(f"k = {self.k} nearest items need as many training items, got {len(z)}")
+        self.items = z.clone()
+
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],
+        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
+        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
+    ) -> Float[Tensor, " batch"]:
+        items = _fitted(self.items, z, self.name)
+        if torch.compiler.is_compiling():
+            return self._nearness(z, items)
+        rows = max(1, _BLOCK // len(items))
+        return torch.cat([self._nearness(part, items) for part in z.split(rows)])
+
+    def _nearness(
+        self, z: Float[Tensor, "batch dim"], items: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, " batch"]:
+        return self.geometry.pairwise(z, items).topk(self.k, -1).values[:, -1]
+
+
+@final
+class Mahalanobis(UnknownScore):
+    """Minus the squared Mahalanobis distance to the nearest class mean (Lee et al. 2018).
+
+    All classes share one covariance, shrunk towards a multiple of the identity by the oracle-approximating
+    rule (Chen et al. 2010), so that few items do not make it singular. On the sphere directions are compared,
+    elsewhere the embeddings themselves.
+    """
+
+    name = "mahalanobis"
+    means: Float[Tensor, "classes dim"]
+    whitening: Float[Tensor, "dim dim"]
+
+    def __init__(self, geometry: Geometry | None = None) -> None:
+        super().__init__(geometry)
+        self.register_buffer("means", torch.empty(0, 0))
+        self.register_buffer("whitening", torch.empty(0, 0))
+
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None:
+        x = self._point(z).double()
+        _, ids, sizes = torch.unique(y, return_inverse=True, return_counts=True)
+        means = x.new_zeros(len(sizes), x.shape[1]).index_add_(0, ids, x) / sizes[:, None]
+        Σ = shrunk_covariance(x - means[ids])
+        # Σ⁻¹ = W Wᵀ with W = U⁻¹ of Σ = Uᵀ U.
+        W = torch.linalg.inv(torch.linalg.cholesky(Σ, upper=True))
+        self.whitening, self.means = W.to(z.dtype), (means @ W).to(z.dtype)
+
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],
+        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
+        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
+    ) -> Float[Tensor, " batch"]:
+        means = _fitted(self.means, z, self.name)
+        x = self._point(z) @ self.whitening.to(z)
+        cross = x @ means.T - means.square().sum(-1) / 2
+        return 2 * cross.amax(-1) - x.square().sum(-1)
+
+    def _point(self, z: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        return direction(z) if self.geometry.kind == "spherical" else z
+
+
+def shrunk_covariance(x: Float[Tensor, "n dim"]) -> Float[Tensor, "dim dim"]:
+    """(1 − ρ) S + ρ (tr S/d) I of centred x, with the ρ of Chen et al. 2010, eq. 23."""
+    n, d = x.shape
+    S = x.T @ x / n
+    mean_square, level = S.square().mean(), S.trace() / d
+    floor = torch.finfo(x.dtype).eps
+    if not bool(level > floor):
+        return torch.eye(d).to(x)  # all items of a class are one point: distances are plain ones
+    denominator = (n + 1) * (mean_square - level.square() / d)
+    ρ = ((mean_square + level.square()) / denominator.clamp_min(floor * level.square())).clamp_max(1)
+    return (1 - ρ) * S + (ρ + floor) * level * torch.eye(d).to(x)
+
+
+def _fitted(buffer: Tensor, z: Float[Tensor, "batch dim"], name: str) -> Tensor:
+    if buffer.numel() == 0:
+        raise ValueError(f"the {name} score has not been fitted; call fit(z, y) with training items")
+    if buffer.shape[1] != z.shape[1]:
+        raise ValueError(
+            f"z has dimension {z.shape[1]}, but the {name} score was fitted to {buffer.shape[1]}"
+        )
+    return buffer.to(z)

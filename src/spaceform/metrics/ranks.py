@@ -1,0 +1,27 @@
+"""The order statistic behind every guarantee, and how many items it needs."""
+
+import math
+
+__all__ = ["checked_share", "items_needed", "lowest_left_out"]
+
+_ROUNDING = 1e-9
+"""0.1 · 10 may be just below 1; no sample is large enough for this to matter."""
+
+
+def checked_share(value: float, name: str) -> float:
+    """A share strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value!r}")
+    return value
+
+
+def lowest_left_out(items: int, share: float) -> int:
+    """The k for which a further item lies below the k-th lowest of `items` with a probability of at most
+    `share`: ⌊share · (items + 1)⌋, and 0 where there are too few items.
+    """
+    return min(items, math.floor(share * (items + 1) + _ROUNDING))
+
+
+def items_needed(share: float) -> int:
+    """The least number of items for which `lowest_left_out` is not 0."""
+    return math.ceil(1 / share - 1 - _ROUNDING)
