@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
-    from spaceform.geometry import Euclidean, PoincareBall, Sphere
+    from spaceform.geometry import Euclidean, Hyperboloid, PoincareBall, Sphere
     from spaceform.heads import (
         HEADS,
         AdaFaceHead,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CosineHead,
         Head,
         HyperbolicHead,
+        LorentzHead,
         PowerSphericalHead,
         StandardHead,
         SubCentreArcFaceHead,
@@ -43,7 +44,9 @@ __all__ = [
     "Euclidean",
     "Head",
     "HyperbolicHead",
+    "Hyperboloid",
     "HypersphericalUniform",
+    "LorentzHead",
     "PoincareBall",
     "PowerSpherical",
     "PowerSphericalHead",
@@ -75,7 +78,7 @@ _HOMES = {
     "_torchvision": ("ensure_torchvision",),
     "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
     "estimator": ("SpaceformClassifier",),
-    "geometry": ("Euclidean", "PoincareBall", "Sphere"),
+    "geometry": ("Euclidean", "Hyperboloid", "PoincareBall", "Sphere"),
     "heads": (
         "HEADS",
         "AdaFaceHead",
@@ -84,6 +87,7 @@ _HOMES = {
         "CosineHead",
         "Head",
         "HyperbolicHead",
+        "LorentzHead",
         "PowerSphericalHead",
         "StandardHead",
         "SubCentreArcFaceHead",

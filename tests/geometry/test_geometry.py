@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import config
 
-from spaceform.geometry import Euclidean, Geometry, PoincareBall, Sphere
+from spaceform.geometry import Euclidean, Geometry, Hyperboloid, PoincareBall, Sphere
 from spaceform.geometry.hyperbolic import MARGIN
 
 GEOMETRIES = [Euclidean(), Sphere(), PoincareBall(1e-5), PoincareBall(0.1), PoincareBall(3.0)]
+GEOMETRIES += [Hyperboloid(0.1), Hyperboloid(3.0, clip=2.0), PoincareBall(0.1, clip=0.5)]
 
 
 def embeddings(n: int, dim: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -112,7 +113,7 @@ def test_extreme_embeddings_give_finite_values_and_gradients(geometry: Geometry,
 def test_geometries_are_frozen_values():
     assert PoincareBall(0.1) == PoincareBall(0.1) != PoincareBall(0.2)
     assert len({Sphere(), Sphere(), Euclidean()}) == 2
-    assert repr(PoincareBall(0.1)) == "PoincareBall(curvature=0.1)"
+    assert repr(PoincareBall(0.1)) == "PoincareBall(curvature=0.1, clip=None)"
     with pytest.raises(dataclasses.FrozenInstanceError):
         PoincareBall(0.1).curvature = 1.0
     with pytest.raises(ValueError, match=r"curvature must be a positive finite number, got -1\.0"):

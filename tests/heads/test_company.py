@@ -56,7 +56,7 @@ def gradients(head, z, y, upstream=None):
 
 def test_the_registry_is_complete():
     core = ["standard", "hyperbolic", "cosine", "arcface", "vmf", "power_spherical"]
-    assert list(HEADS) == [*core, "cosface", "subcentre_arcface", "adaface"]
+    assert list(HEADS) == [*core, "cosface", "subcentre_arcface", "adaface", "lorentz"]
     assert [name for name, head in HEADS.items() if head.compared] == core
 
 
@@ -141,7 +141,7 @@ def test_a_second_derivative_is_right_or_refused(name, chunk):
     def slope(z):
         return torch.autograd.grad(head(z, y, generator=seeded()).sum(), z, create_graph=True)[0]
 
-    if name in ("hyperbolic", "vmf", "power_spherical"):
+    if name in ("hyperbolic", "lorentz", "vmf", "power_spherical"):
         with pytest.raises(RuntimeError, match=r"no second derivative: leave out|not have been used"):
             torch.autograd.grad((slope(z) * v).sum(), z)
         return

@@ -13,7 +13,6 @@ from reference import gyro
 from reference.poincare import head_logits
 from spaceform.geometry import PoincareBall
 from spaceform.geometry import hyperbolic as ball
-from spaceform.heads import hyperbolic
 from spaceform.heads.hyperbolic import HyperbolicHead, hyperbolic_cross_entropy, hyperbolic_logits
 
 # torch.compile makes an instance of every autograd function it meets, against torch's own advice.
@@ -347,15 +346,3 @@ def test_bad_input_is_named():
         head(torch.zeros(2, 5), y)
     with pytest.raises(ValueError, match="z must be finite"):
         head(torch.full((2, 3), torch.nan), y)
-
-
-def test_asinh_by_logarithms():
-    x = torch.cat([torch.logspace(-30, 12, 500), torch.zeros(1)]).double()
-    x = torch.cat([x, -x])
-    z = hyperbolic._embeddings(torch.zeros(1, 1, dtype=torch.float64), 1.0)
-    one = hyperbolic._Embeddings(torch.ones_like(z.x), torch.zeros_like(z.h), z.r, z.f)
-    column = torch.zeros(len(x), 1, dtype=torch.float64)
-    planes = hyperbolic._Planes(x[:, None], *(6 * [column]))
-    value, root = hyperbolic._signed_distances(one, planes, 1.0)
-    torch.testing.assert_close(value[0], torch.asinh(x), rtol=1e-14, atol=0)
-    torch.testing.assert_close(root[0], (1 + x * x).sqrt(), rtol=1e-14, atol=0)

@@ -99,8 +99,8 @@ def test_parameter_groups(head):
     assert {p.ndim for p in groups["biases"]["params"]} == {1}
     assert groups["weights"]["weight_decay"] == 0.3
     assert groups["biases"]["weight_decay"] == 0.0
-    of_the_head = groups["hyperplanes"] if head == "hyperbolic" else groups["class_weights"]
-    assert of_the_head["weight_decay"] == (0.0 if head == "hyperbolic" else 0.3)
+    of_the_head = groups["hyperplanes"] if head in ("hyperbolic", "lorentz") else groups["class_weights"]
+    assert of_the_head["weight_decay"] == (0.0 if head in ("hyperbolic", "lorentz") else 0.3)
     assert (of_the_head["lr"], of_the_head["momentum"], of_the_head["nesterov"]) == (0.2, 0.9, True)
     assert ("temperature" in groups) == hasattr(model.head, "log_beta")
     if "temperature" in groups:

@@ -5,7 +5,7 @@ z is always what the net emits. A geometry normalises or exponential-maps it its
 
 from spaceform.geometry.base import Geometry, Ranking
 from spaceform.geometry.euclidean import Euclidean
-from spaceform.geometry.hyperbolic import PoincareBall
+from spaceform.geometry.hyperbolic import Hyperboloid, PoincareBall
 from spaceform.geometry.sphere import Sphere
 
-__all__ = ["Euclidean", "Geometry", "PoincareBall", "Ranking", "Sphere"]
+__all__ = ["Euclidean", "Geometry", "Hyperboloid", "PoincareBall", "Ranking", "Sphere"]

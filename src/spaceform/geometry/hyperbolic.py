@@ -16,6 +16,7 @@ from torch import Tensor
 from spaceform.geometry.base import Geometry, Ranking, alike, direction
 
 __all__ = [
+    "Hyperboloid",
     "PoincareBall",
     "conformal_factor",
     "distance",
@@ -39,6 +40,12 @@ def check_curvature(c: float) -> None:
         raise ValueError(
             f"curvature must be a positive finite number, got {c!r}; c → 0 is spaceform.Euclidean()"
         )
+
+
+def check_clip(clip: float | None) -> None:
+    """Raise unless the clip is None or a positive finite number."""
+    if clip is not None and not (isinstance(clip, (int, float)) and 0 < clip < math.inf):
+        raise ValueError(f"clip must be None or a positive finite number, got {clip!r}")
 
 
 def _check(c: float, **points: Tensor) -> None:
@@ -172,18 +179,29 @@ def hyperplane_logits(
 @final
 @dataclass(frozen=True)
 class PoincareBall(Geometry):
-    """Minus the geodesic distance of the points `project(expmap0(z))` of the ball of radius 1/√curvature."""
+    """Minus the geodesic distance of the points `project(expmap0(z))` of the ball of radius 1/√curvature.
+
+    With `clip`, an embedding longer than that is shortened to it first.
+    """
 
     kind, title = "hyperbolic", "Poincaré ball"
 
     curvature: float
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         check_curvature(self.curvature)
+        check_clip(self.clip)
+
+    @property
+    def _reach(self) -> float:
+        """The √c‖z‖ at which embeddings are projected."""
+        most = math.atanh(1 - MARGIN)
+        return most if self.clip is None else min(most, math.sqrt(self.curvature) * self.clip)
 
     def point(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """Where the embedding lies in the ball: exponential map at 0, then projection."""
-        return project(expmap0(z, self.curvature), self.curvature)
+        return project(expmap0(z, self.curvature), self.curvature, 1 - math.tanh(self._reach))
 
     def similarity(
         self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
@@ -223,4 +241,47 @@ class PoincareBall(Geometry):
     def _radius(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch"]:
         """√c‖z‖ up to the projection: half of the distance from 0, in units of the curvature."""
         r = math.sqrt(self.curvature) * torch.linalg.vector_norm(z, dim=-1)
-        return r.clamp_max(math.atanh(1 - MARGIN))
+        return r.clamp_max(self._reach)
+
+
+@final
+@dataclass(frozen=True)
+class Hyperboloid(Geometry):
+    """Minus the geodesic distance of points ‖z‖ away from the origin in direction z.
+
+    The same space as the Poincaré ball, whose embeddings lie twice their norm away from 0, up to the same
+    7.6/√c: distances are those of z/2 there. With `clip`, a longer embedding is shortened to it first.
+    """
+
+    kind, title = "hyperbolic", "hyperboloid"
+
+    curvature: float
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check_curvature(self.curvature)
+        check_clip(self.clip)
+
+    @property
+    def _ball(self) -> PoincareBall:
+        return PoincareBall(self.curvature, None if self.clip is None else self.clip / 2)
+
+    def similarity(
+        self, z: Float[Tensor, "*#batch dim"], z2: Float[Tensor, "*#batch dim"]
+    ) -> Float[Tensor, "*#batch"]:
+        """−d of aligned pairs."""
+        z, z2 = alike(z, z2)
+        return self._ball.similarity(z / 2, z2 / 2)
+
+    def pairwise(self, z: Float[Tensor, "n dim"], z2: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
+        """−d of all pairs."""
+        z, z2 = alike(z, z2, axes=2)
+        return self._ball.pairwise(z / 2, z2 / 2)
+
+    def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
+        """That of the ball."""
+        return self._ball.ranking(z / 2)
+
+    def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
+        """That of the ball."""
+        return 2 * self._ball.midpoint(z / 2)

@@ -14,6 +14,7 @@ from spaceform.heads.cosface import CosFaceHead
 from spaceform.heads.cosine import CosineHead
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.hyperbolic import HyperbolicHead
+from spaceform.heads.lorentz import LorentzHead
 from spaceform.heads.power_spherical import PowerSphericalHead
 from spaceform.heads.standard import StandardHead
 from spaceform.heads.stochastic import ReparametrizedHead, StochasticHead
@@ -31,6 +32,7 @@ __all__ = [
     "Head",
     "HyperbolicHead",
     "LogUniform",
+    "LorentzHead",
     "PowerSphericalHead",
     "ReparametrizedHead",
     "StandardHead",
@@ -53,6 +55,7 @@ HEADS: dict[str, type[Head]] = {
         CosFaceHead,
         SubCentreArcFaceHead,
         AdaFaceHead,
+        LorentzHead,
     )
 }
 

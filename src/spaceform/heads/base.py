@@ -22,6 +22,8 @@ from spaceform.heads._checks import (
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
 
+_TAU = math.log(1e8)
+
 
 class Head(nn.Module, ABC):
     """A classification head on embeddings `z` of shape (batch, dim), un-normalised, as a network emits them.
@@ -51,8 +53,6 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
-    _range: ClassVar[float] = 1.0
-    """How much of the range of its type a coordinate of z may use."""
     log_beta: Tensor
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
@@ -83,7 +83,12 @@ class Head(nn.Module, ABC):
     @property
     def beta(self) -> Float[Tensor, ""]:
         """The inverse temperature β = exp(τ); only heads that have one."""
-        return self.log_beta.exp()
+        return self.tau.exp()
+
+    @property
+    def tau(self) -> Float[Tensor, ""]:
+        """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
+        return self.log_beta.clamp(-_TAU, _TAU)
 
     # What a leaf gives.
 
@@ -216,7 +221,7 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         parts = [f"dim={self.dim}", f"num_classes={self.num_classes}"]
         if (tau := getattr(self, "log_beta", None)) is not None:
-            parts += [] if tau.is_meta else [f"beta={math.exp(tau.item()):.4g}"]
+            parts += [] if tau.is_meta else [f"beta={self.beta.item():.4g}"]
             parts.append(f"learn_beta={isinstance(tau, nn.Parameter)}")
         if self.class_chunk is not None:
             parts.append(f"class_chunk={self.class_chunk}")
@@ -230,7 +235,7 @@ class Head(nn.Module, ABC):
         return z.to(torch.promote_types(z.dtype, own))
 
     def _checked(self, z: Tensor) -> Tensor:
-        check_embeddings(z, self.dim, self._range)
+        check_embeddings(z, self.dim)
         return z
 
 

@@ -47,9 +47,7 @@ class CosineHead(DeterministicHead):
         self._add_temperature(beta, learn_beta)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+        return cosine_logits(z, self.weight.to(z.dtype), self.tau)
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        return cosine_cross_entropy(
-            z, self.weight.to(z.dtype), y, self.log_beta, class_chunk=self.class_chunk
-        )
+        return cosine_cross_entropy(z, self.weight.to(z.dtype), y, self.tau, class_chunk=self.class_chunk)

@@ -19,10 +19,19 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry import PoincareBall
-from spaceform.geometry.hyperbolic import MARGIN
+from spaceform.geometry.hyperbolic import MARGIN, check_clip
+from spaceform.heads._kernels.hyperboloid import (
+    arsinh,
+    clipped,
+    distance_cross_entropy,
+    length,
+    signed_distances,
+)
+from spaceform.heads._kernels.hyperboloid import points as points_of
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
+from spaceform.heads.curvature import Curvature
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.special._autograd import first_order
 
@@ -83,11 +92,8 @@ def _realized(column: Tensor) -> Tensor:
 
 
 def _signed_distances(e: _Embeddings, planes: _Planes, c: float) -> tuple[Tensor, Tensor]:
-    """asinh(X) and √(1 + X²), X = √c (⟨x, v⟩ − h o); by log1p, which costs less than torch.asinh."""
-    u = torch.addmm(e.h @ planes.o.T, e.x, planes.v.T, beta=-math.sqrt(c), alpha=math.sqrt(c))
-    u2 = u.square()
-    root = (u2 + 1).sqrt_()
-    return u2.div_(root + 1).add_(u.abs()).log1p_().copysign_(u), root
+    """asinh(X) and √(1 + X²), X = √c (⟨x, v⟩ − h o)."""
+    return arsinh(torch.addmm(e.h @ planes.o.T, e.x, planes.v.T, beta=-math.sqrt(c), alpha=math.sqrt(c)))
 
 
 def _embedding_gradient(dx: Tensor, dh: Tensor, e: _Embeddings, c: float, riemannian: bool) -> Tensor:
@@ -236,6 +242,29 @@ def hyperbolic_cross_entropy(
     return _Streamed.apply(z, y, points, normals, curvature, riemannian_gradient, chunk)
 
 
+def _with_curvature(
+    z: Float[Tensor, "batch dim"],
+    points: Float[Tensor, "classes dim"],
+    normals: Float[Tensor, "classes dim"],
+    c: Float[Tensor, ""],
+    riemannian: bool,
+) -> tuple[Float[Tensor, "batch dim+1"], Float[Tensor, "classes dim+1"], Float[Tensor, " classes"]]:
+    """Points, planes and scales on the hyperboloid, by operations that are differentiable in c.
+
+    A step takes 1.5 to 2.6 times as long as one of a fixed curvature, which has functions of its own.
+    """
+    u = points_of(2 * z, c)
+    if riemannian:
+        factor = (u[:, -1:].detach() + 1).square().reciprocal()
+        u = points_of(2 * (z.detach() + (z - z.detach()) * factor), c)
+    n = length(normals)
+    s = (c.sqrt() * length(points)).clamp_max(_FARTHEST)
+    half = torch.sinh(s) / length(points)
+    t = torch.linalg.vecdot(points, normals)[:, None] / n
+    w = torch.cat([normals / n + 2 * half.square() * t * points, -2 * torch.cosh(s) * half * t], -1)
+    return u, w, 2 * n[:, 0] / c.sqrt()
+
+
 @final
 class HyperbolicHead(DeterministicHead):
     """Softmax of signed distances to hyperplanes of the Poincaré ball of curvature −c, eq. 2.
@@ -249,6 +278,9 @@ class HyperbolicHead(DeterministicHead):
     a dot product as c → 0, so that learning rates carry over from the other heads, and it tames the gradient
     near the boundary. Turn it off where the objective is added to other losses on z, or attributed to inputs.
     Logits and probabilities are always differentiated as they are.
+
+    `clip` shortens longer embeddings to this norm (Guo et al., 2022). With `learn_curvature` the curvature
+    starts at `curvature` and is learned as exp of a parameter, by the functions of `LorentzHead`.
     """
 
     name, title = "hyperbolic", "Hyperbolic"
@@ -266,52 +298,61 @@ class HyperbolicHead(DeterministicHead):
         num_classes: int,
         *,
         curvature: float = 1e-5,
+        learn_curvature: bool = False,
+        clip: float | None = None,
         riemannian_gradient: bool = True,
         init: Init = "xavier",
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
-        self._geometry = PoincareBall(curvature)
+        check_clip(clip)
+        self.clip = clip
         self.riemannian_gradient = riemannian_gradient
         self.points = class_weights(num_classes, dim, init)
         self.normals = class_weights(num_classes, dim, init)
+        self.curvature = Curvature(curvature, learn_curvature)
 
     @property
     def geometry(self) -> PoincareBall:
-        """The ball of this curvature."""
-        return self._geometry
+        """The ball of the curvature that the head has now."""
+        return PoincareBall(self.curvature.value, self.clip)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        points, normals = self.points.to(z.dtype), self.normals.to(z.dtype)
-        return hyperbolic_logits(z, points, normals, self.geometry.curvature)
+        return self._signed_distances(z, riemannian=False)
 
     def _training_logits(
         self,
         z: Float[Tensor, "batch dim"],
         share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
     ) -> Float[Tensor, "batch classes"]:
-        points, normals = self.points.to(z.dtype), self.normals.to(z.dtype)
-        gradient = self.riemannian_gradient
-        return hyperbolic_logits(z, points, normals, self.geometry.curvature, riemannian_gradient=gradient)
+        return self._signed_distances(z, riemannian=self.riemannian_gradient)
+
+    def _signed_distances(
+        self, z: Float[Tensor, "batch dim"], *, riemannian: bool
+    ) -> Float[Tensor, "batch classes"]:
+        z, points, normals = clipped(z, self.clip), self.points.to(z.dtype), self.normals.to(z.dtype)
+        if self.curvature.learned:
+            return signed_distances(*_with_curvature(z, points, normals, self.curvature(z.dtype), riemannian))
+        return hyperbolic_logits(z, points, normals, self.curvature.given, riemannian_gradient=riemannian)
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        z, points, normals = clipped(z, self.clip), self.points.to(z.dtype), self.normals.to(z.dtype)
+        riemannian, chunk = self.riemannian_gradient, self.class_chunk
+        if self.curvature.learned:
+            found = _with_curvature(z, points, normals, self.curvature(z.dtype), riemannian)
+            return distance_cross_entropy(*found, y, chunk)
         return hyperbolic_cross_entropy(
-            z,
-            y,
-            self.points.to(z.dtype),
-            self.normals.to(z.dtype),
-            self.geometry.curvature,
-            riemannian_gradient=self.riemannian_gradient,
-            class_chunk=self.class_chunk,
+            z, y, points, normals, self.curvature.given, riemannian_gradient=riemannian, class_chunk=chunk
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """One group, `hyperplanes`: weight decay has no meaning for it."""
-        return [{"params": [self.points, self.normals], "name": "hyperplanes"}]
+        """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""
+        hyperplanes = {"params": [self.points, self.normals], "name": "hyperplanes"}
+        return [hyperplanes, *self.curvature.parameter_groups()]
 
     def extra_repr(self) -> str:
         """The base's, the curvature and the kind of gradient."""
         return (
-            f"{super().extra_repr()}, curvature={self.geometry.curvature:.4g}, "
-            f"riemannian_gradient={self.riemannian_gradient}"
+            f"{super().extra_repr()}, {self.curvature.description}, "
+            f"riemannian_gradient={self.riemannian_gradient}, clip={self.clip}"
         )

@@ -58,17 +58,17 @@ class MarginHead(DeterministicHead):
         return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return cosine_logits(z, self.weight.to(z.dtype), self.log_beta)
+        return cosine_logits(z, self.weight.to(z.dtype), self.tau)
 
     def _training_logits(
         self, z: Float[Tensor, "batch dim"], share: Float[Tensor, "batch classes"]
     ) -> Float[Tensor, "batch classes"]:
-        beta = self.log_beta.exp().to(z.dtype)
+        beta = self.beta.to(z.dtype)
         return beta * with_margin(self._logits(z) / beta, self._target_margin(z).shared(share))[0]
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight, margin = self.weight.to(z.dtype), self._target_margin(z)
-        return cosine_cross_entropy(z, weight, y, self.log_beta, margin, class_chunk=self.class_chunk)
+        return cosine_cross_entropy(z, weight, y, self.tau, margin, class_chunk=self.class_chunk)
 
 
 def check_angle(margin: float) -> None:

@@ -12,14 +12,19 @@ from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import Start
 
+_LARGEST = 1e15
+
 
 @final
 class StandardHead(DeterministicHead):
-    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. `init` says how class weights start."""
+    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. `init` says how class weights start.
+
+    A coordinate beyond ±10¹⁵ counts as ±10¹⁵ and has no gradient: neither a product nor a step of training
+    that follows overflows.
+    """
 
     name, title = "standard", "Standard"
     geometry = Euclidean()
-    _range = 1e-6
     defaults = MappingProxyType(
         {"features": Start(lr=0.03, weight_decay=5e-3), "pixels": Start(lr=0.05, weight_decay=1e-4)}
     )
@@ -31,7 +36,11 @@ class StandardHead(DeterministicHead):
         self.weight = class_weights(num_classes, dim, init)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return z @ self.weight.to(z.dtype).T
+        return _bounded(z) @ self.weight.to(z.dtype).T
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        return cross_entropy(z, self.weight.to(z.dtype), y, class_chunk=self.class_chunk)
+        return cross_entropy(_bounded(z), self.weight.to(z.dtype), y, class_chunk=self.class_chunk)
+
+
+def _bounded(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    return z.clamp(-_LARGEST, _LARGEST)

@@ -71,7 +71,8 @@ def retrieval(
     geometry = Sphere() if geometry is None else geometry
     if not isinstance(geometry, Geometry):
         raise TypeError(
-            f"geometry must be Sphere(), Euclidean() or PoincareBall(curvature), got {geometry!r}; "
+            "geometry must be Sphere(), Euclidean(), PoincareBall(curvature) or Hyperboloid(curvature), "
+            f"got {geometry!r}; "
             "a head has its own as head.geometry"
         )
     ks = _checked_k(k)

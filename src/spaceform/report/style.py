@@ -33,6 +33,7 @@ GEOMETRY_COLORS: Final = {
         ("#57b894", "#6fd3ad"),
         ("#2c8266", "#3fa983"),
         ("#8bc3d6", "#7ba9ba"),
+        ("#3f6f9e", "#7aa5d2"),
     ),
 }
 """The paper's hue for each geometry, in shades for its heads: light theme, dark theme."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 from markupsafe import Markup
 
-from spaceform.geometry import PoincareBall
+from spaceform.geometry import Geometry, Hyperboloid, PoincareBall
 from spaceform.report.contents import Part
 from spaceform.report.images import sheet
 from spaceform.report.layout import Layout
@@ -68,7 +68,7 @@ def _points(one: Shown, layout: Layout, pick: Int64[np.ndarray, " picked"]) -> d
     scale = float(np.abs(points).max()) or 1.0
     found = {
         "geometry": geometry.kind if geometry else "",
-        "curvature": geometry.curvature if isinstance(geometry, PoincareBall) else 1.0,
+        "curvature": _shown_curvature(geometry),
         "symbol": look(one.record.head).symbol,
         "scale": scale,
         "xyz": _bytes(np.round(points / scale * 32767).astype("<i2")),
@@ -79,6 +79,17 @@ def _points(one: Shown, layout: Layout, pick: Int64[np.ndarray, " picked"]) -> d
         found["predicted"] = _bytes(outputs.predicted[pick].astype("<u2"))
         found["probability"] = _bytes(np.round(np.nan_to_num(top) * 65535).astype("<u2"))
     return found
+
+
+def _shown_curvature(geometry: Geometry | None) -> float:
+    """The c of the Poincaré ball that shows an embedding z at tanh(√c‖z‖)/√c."""
+    match geometry:
+        case PoincareBall(curvature):
+            return curvature
+        case Hyperboloid(curvature):
+            return curvature / 4  # there z lies half as far as in a ball of the same curvature
+        case _:
+            return 1.0
 
 
 def _described(one: Shown, layout: Layout) -> dict[str, str]:

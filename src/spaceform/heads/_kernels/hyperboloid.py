@@ -1,0 +1,143 @@
+"""Signed distances to hyperplanes on the hyperboloid, from one gemm: logit_j = s_j asinh⟨u, w_j⟩.
+
+A point at R = √c d from the origin in direction ẑ is u = (sinh R ẑ, cosh R). A plane with the unit normal v̂,
+a away from the origin, is w = (cosh A v̂, −sinh A), A = √c a. Both follow from z, the class weights and c by
+ordinary differentiable operations of size (batch, dim) and (classes, dim), so that c may be learned. What has
+the size (batch, classes) is one autograd function, the class axis kept or streamed.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from spaceform.geometry.hyperbolic import MARGIN
+from spaceform.heads._kernels.precision import no_autocast
+from spaceform.heads._kernels.softmax import chunk_size
+from spaceform.special._autograd import first_order
+
+RADIUS = 2 * math.atanh(1 - MARGIN)
+"""Points are not taken farther from the origin than R = 7.6, as in the Poincaré ball."""
+FARTHEST = 30.0
+"""Planes are not taken farther from the origin than A = 30: out of reach of all points, cosh A finite."""
+_LARGEST = 1e17
+"""Coordinates are not taken larger than this: ‖z‖² does not overflow."""
+_SHORTEST = 1e-12
+"""Vectors are not taken shorter than this."""
+
+
+def length(v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:
+    """‖v‖, at least 1e-12, where its gradient is 0."""
+    return v.square().sum(-1, keepdim=True).clamp_min(_SHORTEST**2).sqrt()
+
+
+def clipped(z: Float[Tensor, "batch dim"], most: float | None) -> Float[Tensor, "batch dim"]:
+    """Embeddings longer than `most` shortened to it (Guo et al., 2022); in their own direction."""
+    if most is None:
+        return z
+    z = z.clamp(-_LARGEST, _LARGEST)
+    return z * (most / length(z)).clamp_max(1)
+
+
+def points(z: Float[Tensor, "batch dim"], c: Float[Tensor, ""]) -> Float[Tensor, "batch dim+1"]:
+    """The tangent vector z at the origin as a point, ‖z‖ away from it, times √c: (sinh R ẑ, cosh R)."""
+    z = z.clamp(-_LARGEST, _LARGEST)
+    r = length(z)
+    R = (c.sqrt() * r).clamp_max(RADIUS)
+    return torch.cat([torch.sinh(R) / r * z, torch.cosh(R)], -1)
+
+
+def planes(
+    normals: Float[Tensor, "classes dim"], offsets: Float[Tensor, " classes"], c: Float[Tensor, ""]
+) -> tuple[Float[Tensor, "classes dim+1"], Float[Tensor, " classes"]]:
+    """Planes with these normals, `offsets` away from the origin, and the scales ‖v‖/√c of their logits."""
+    n = length(normals)
+    A = (c.sqrt() * offsets[:, None]).clamp(-FARTHEST, FARTHEST)
+    return torch.cat([torch.cosh(A) / n * normals, -torch.sinh(A)], -1), n[:, 0] / c.sqrt()
+
+
+def signed_distances(
+    u: Float[Tensor, "batch n"], w: Float[Tensor, "classes n"], s: Float[Tensor, " classes"]
+) -> Float[Tensor, "batch classes"]:
+    """s_j asinh⟨u, w_j⟩. Differentiable once."""
+    return _Logits.apply(u, w, s)
+
+
+def distance_cross_entropy(
+    u: Float[Tensor, "batch n"],
+    w: Float[Tensor, "classes n"],
+    s: Float[Tensor, " classes"],
+    y: Integer[Tensor, " batch"],
+    class_chunk: int | None,
+) -> Float[Tensor, " batch"]:
+    """−log softmax(`signed_distances`)_y; streamed over the classes if many. Differentiable once."""
+    chunk = chunk_size(len(u), len(w), class_chunk)
+    if chunk == len(w):
+        return F.cross_entropy(signed_distances(u, w, s), y, reduction="none")
+    return _Streamed.apply(u, w, s, y, chunk)
+
+
+def arsinh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Asinh x and √(1 + x²); by log1p, which costs less than torch.asinh."""
+    x2 = x.square()
+    root = (x2 + 1).sqrt_()
+    return x2.div_(root + 1).add_(x.abs()).log1p_().copysign_(x), root
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        asinh, root = arsinh(u @ w.T)
+        ctx.save_for_backward(u, w, s, asinh, root)
+        return asinh * s
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, d_logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        u, w, s, asinh, root = ctx.saved_tensors
+        g = (d_logits * s).div_(root)
+        with no_autocast(g):
+            return g @ w, g.T @ u, (d_logits * asinh).sum(0)
+
+
+class _Streamed(torch.autograd.Function):
+    """Cross entropy, `chunk` classes at a time; the backward pass computes each chunk again."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, s: Tensor, y: Tensor, chunk: int) -> Tensor:
+        target = torch.linalg.vecdot(u, w[y]).asinh().mul_(s[y])
+        parts = [
+            arsinh(u @ part.T)[0].mul_(scale).logsumexp(1)
+            for part, scale in zip(w.split(chunk), s.split(chunk), strict=True)
+        ]
+        lse = torch.stack(parts).logsumexp(0)
+        ctx.save_for_backward(u, w, s, y, lse)
+        ctx.chunk = chunk
+        return lse - target
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        with no_autocast(g):
+            return *_streamed_backward(ctx, g), None, None
+
+
+def _streamed_backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    u, w, s, y, lse = ctx.saved_tensors
+    du, dw, ds = torch.zeros_like(u), torch.empty_like(w), torch.empty_like(s)
+    for start in range(0, len(w), ctx.chunk):
+        block = slice(start, start + ctx.chunk)
+        asinh, root = arsinh(u @ w[block].T)
+        d = (asinh * s[block]).sub_(lse[:, None]).exp_()
+        column = y - start
+        inside = (column >= 0) & (column < d.shape[1])
+        column = column.clamp_(0, d.shape[1] - 1)[:, None]
+        d = d.scatter_add_(1, column, -inside[:, None].to(d.dtype)).mul_(g[:, None])
+        ds[block] = asinh.mul_(d).sum(0)
+        d.mul_(s[block]).div_(root)
+        du.addmm_(d, w[block])
+        torch.mm(d.T, u, out=dw[block])
+    return du, dw, ds

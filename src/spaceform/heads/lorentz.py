@@ -1,0 +1,102 @@
+"""LORENTZ: softmax of signed distances to hyperplanes of the hyperboloid (Bdeir et al., 2024).
+
+With R = √c‖z‖ and a plane whose normal is v_j, a_j away from the origin,
+
+    logit_j = (‖v_j‖/√c) asinh(cosh(√c a_j) sinh(R) cos∠(v_j, z) − sinh(√c a_j) cosh(R)):
+
+HYPERBOLIC in other coordinates (an embedding z there lies where 2z does here), and v_j·z − a_j‖v_j‖ as c → 0.
+"""
+
+from types import MappingProxyType
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from spaceform.geometry import Hyperboloid
+from spaceform.geometry.hyperbolic import check_clip
+from spaceform.heads._kernels.hyperboloid import (
+    clipped,
+    distance_cross_entropy,
+    planes,
+    points,
+    signed_distances,
+)
+from spaceform.heads.base import DeterministicHead
+from spaceform.heads.class_weights import Init, class_weights
+from spaceform.heads.curvature import Curvature
+from spaceform.heads.declaration import LogUniform, Start
+
+
+@final
+class LorentzHead(DeterministicHead):
+    """Softmax of signed distances to hyperplanes of the hyperboloid of curvature −c.
+
+    The embedding enters by the exponential map at the origin, ‖z‖ away from it, and is kept within 7.6/√c.
+    The parameters are free: plane j has the normal `normals`_j at the signed distance `offsets`_j from the
+    origin, where it starts. Near the origin the head is STANDARD with a bias, so that learning rates carry
+    over; no gradient explodes at the boundary.
+
+    `clip` shortens longer embeddings to this norm (Guo et al., 2022). With `learn_curvature` the curvature
+    starts at `curvature` and is learned as exp of a parameter.
+    """
+
+    name, title = "lorentz", "Lorentz"
+    compared = False
+    searched = MappingProxyType({"curvature": LogUniform(1e-3, 1.0)})
+    defaults = MappingProxyType(
+        {
+            "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-2}),
+            "pixels": Start(lr=0.05, weight_decay=1e-4, options={"curvature": 1e-2}),
+        }
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        curvature: float = 1e-2,
+        learn_curvature: bool = False,
+        clip: float | None = None,
+        init: Init = "xavier",
+        class_chunk: int | None = None,
+    ) -> None:
+        super().__init__(dim, num_classes, class_chunk=class_chunk)
+        check_clip(clip)
+        self.clip = clip
+        self.normals = class_weights(num_classes, dim, init)
+        self.offsets = nn.Parameter(torch.zeros(num_classes))
+        self.curvature = Curvature(curvature, learn_curvature)
+
+    @property
+    def geometry(self) -> Hyperboloid:
+        """The hyperboloid of the curvature that the head has now."""
+        return Hyperboloid(self.curvature.value, self.clip)
+
+    def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        return signed_distances(*self._points_and_planes(z))
+
+    def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        return distance_cross_entropy(*self._points_and_planes(z), y, self.class_chunk)
+
+    def _points_and_planes(
+        self, z: Float[Tensor, "batch dim"]
+    ) -> tuple[
+        Float[Tensor, "batch dim+1"],
+        Float[Tensor, "{self.num_classes} dim+1"],
+        Float[Tensor, " {self.num_classes}"],
+    ]:
+        c = self.curvature(z.dtype)
+        w, s = planes(self.normals.to(z.dtype), self.offsets.to(z.dtype), c)
+        return points(clipped(z, self.clip), c), w, s
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""
+        hyperplanes = {"params": [self.normals, self.offsets], "name": "hyperplanes"}
+        return [hyperplanes, *self.curvature.parameter_groups()]
+
+    def extra_repr(self) -> str:
+        """The base's, and what is known of the curvature."""
+        return f"{super().extra_repr()}, {self.curvature.description}, clip={self.clip}"
