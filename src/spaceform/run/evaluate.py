@@ -22,6 +22,7 @@ from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
 from spaceform.run.fit import held_out, is_for_features
+from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor, blocks
@@ -71,8 +72,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run on its test split, and write what was found into its folder.
 
-    These are `metrics.json`, `outputs.npz`, `calibrators.json` and, since a time is not the same twice,
-    `timing.json`.
+    These are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz` and, since a time is not the
+    same twice, `timing.json`.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
     trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
@@ -116,7 +117,9 @@ def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, device = run.model.head, run.device
-    fitted = Calibration.fit(*_held_out(run, parts, workers))
+    samples, labels, certain = _held_out(run, parts, workers)
+    fitted = Calibration.fit(samples, labels, certain)
+    HeldOut.of(samples, labels).write(run.path)
     began = time.perf_counter()
     z = _embed(run.model, parts, parts.split.test, device, workers)
     log_probs, confidence, calibrated = _predictions(head, z, fitted)
