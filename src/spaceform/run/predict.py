@@ -93,7 +93,8 @@ def predict(
     With a `coverage` each item gets a set of classes that holds the true one with this probability
     (`decisions.LeastAmbiguousSets`); some are empty where the model is right more often than that. `unknown`
     is the share of items of known classes that may be called unknown, by their energy. Both promises come
-    from the run's validation items and the model as trained, and hold for items like these.
+    from the run's validation items and the model as trained, and hold for items like these; those of a run on
+    features are approximate (see `run/held_out.py`).
     """
     predictor = run.predictor(calibrator)
     sets = None if coverage is None else run.held_out.sets(coverage)
