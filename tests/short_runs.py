@@ -21,7 +21,7 @@ def same(a: Path, b: Path) -> None:
     """Bit-identical: weights, metrics, and all of the history but the seconds."""
     assert (a / "model.safetensors").read_bytes() == (b / "model.safetensors").read_bytes()
     assert timeless(a) == timeless(b)
-    for name in ("metrics.json", "outputs.npz", "calibrators.json"):
+    for name in ("metrics.json", "outputs.npz", "calibrators.json", "held_out.npz"):
         if (a / name).exists() or (b / name).exists():
             assert (a / name).read_bytes() == (b / name).read_bytes()
 

@@ -9,8 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from spaceform import data
 from spaceform.cli import app as cli
 from spaceform.cli import verbosity
 
@@ -49,6 +51,7 @@ def test_train_evaluate_and_again(call, tmp_path):
     assert "calibration_error_l2" in said
     assert sorted(p.name for p in out.iterdir() if not p.name.startswith(".")) == [
         "calibrators.json",
+        "held_out.npz",
         "history.jsonl",
         "metrics.json",
         "model.safetensors",
@@ -57,6 +60,16 @@ def test_train_evaluate_and_again(call, tmp_path):
         "result.json",
         "timing.json",
     ]
+    np.savez(tmp_path / "x.npz", X=data.load("digits").inputs[:30].numpy())
+    asked = ("predict", out, tmp_path / "x.npz", "-o", tmp_path / "sets.csv", "--unknown", "0.1")
+    code, said, _ = call(*asked, "--coverage", "0.9")
+    assert code == 0
+    assert re.search(r"sets.csv: 30 items; \d+ unknown; [\d.]+ classes in a set", said)
+    header = (tmp_path / "sets.csv").read_text().splitlines()[0]
+    assert header == "item,class,probability,confidence,set,unknown"
+    code, _, error = call(*asked, "--coverage", "1")
+    assert code == 2
+    assert error == "error: coverage must lie between 0 and 1, both excluded, got 1.0\n"
     code, _, error = call("train", "digits/cosine", *FAST, "--set", "seed=1", "--out", out)
     assert code == 2
     assert (

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_curve
 
 from reference import metric_loops as loops
 from spaceform.metrics import accept_threshold, cllr, det_curve, eer, min_cllr, min_dcf
+from spaceform.metrics.ranks import items_needed, lowest_left_out
 
 pairs = st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=30).filter(
     lambda found: len({same for _, same in found}) == 2
@@ -120,6 +121,17 @@ def test_the_threshold_refuses_what_the_guarantee_needs():
         accept_threshold(different[1:], 1e-3)
     with pytest.raises(ValueError, match="between 0 and 1, both excluded, got 0"):
         accept_threshold(different, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "exact"),
+    [(0.5, 1), (0.7, 3), (0.9, 9), (0.95, 19), (0.99, 99), (0.999, 999), (0.9999, 9999), (0.99999, 99_999)],
+)
+def test_the_number_of_items_that_is_named_is_enough_and_one_less_is_not(coverage, exact):
+    needed = items_needed(1 - coverage)
+    assert needed == exact
+    assert lowest_left_out(needed, 1 - coverage) == 1
+    assert lowest_left_out(needed - 1, 1 - coverage) == 0
 
 
 def test_the_threshold_keeps_its_rate():

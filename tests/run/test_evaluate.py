@@ -9,6 +9,7 @@ import torch
 from short_runs import tiny
 from spaceform import data, metrics
 from spaceform.geometry import Sphere
+from spaceform.metrics import r_auroc
 from spaceform.metrics.retrieval import retrieval
 from spaceform.run import evaluate as measuring
 from spaceform.run.evaluate import evaluate, validation_score
@@ -67,6 +68,13 @@ def test_a_head_without_draws_is_judged_by_what_its_net_emits(tmp_path):
     assert found["judged_by"] == "direction"
     assert "sampled" not in found
     assert found["direction"]["map_at_r"] == found["map_at_r"] != found["cosine"]["map_at_r"]
+    z, y = run.embed(parts.dataset.inputs[parts.split.test]), parts.dataset.labels[parts.split.test]
+    nearest = retrieval(z, y, run.model.head.geometry, k=(1,))
+    assert found["r_auroc"] == pytest.approx(float(r_auroc(run.model.head.confidence(z), nearest)), abs=1e-9)
+    assert found["few_shot"]["ways"] == 3  # of five classes
+    assert 1 / 3 < found["few_shot"]["low_1"] < found["few_shot"]["accuracy_1"] < found["few_shot"]["high_1"]
+    assert found["few_shot"]["accuracy_1"] < found["few_shot"]["accuracy_5"] < 1
+    assert evaluate(run)["few_shot"] == found["few_shot"]
     with pytest.warns(UserWarning, match="are uncalibrated: it was trained for retrieval"):
         run.predict_proba(parts.dataset.inputs[:2])
 

@@ -113,6 +113,14 @@ def predict(
     reject: Annotated[
         float | None, typer.Option(help="Mark what is less probable than this, for a human.", min=0, max=1)
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
+    ] = None,
+    unknown: Annotated[
+        float | None,
+        typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
+    ] = None,
     calibrator: Chosen = "auto",
 ) -> None:
     """Classify new data: class, calibrated probability and confidence of every item.
@@ -124,11 +132,19 @@ def predict(
     from spaceform.run.predict import write_table
 
     _ends_in(out, ".csv", ".parquet")
-    found = classify(Run.load(run), sources, calibrator=None if calibrator == "none" else calibrator)
+    found = classify(
+        Run.load(run),
+        sources,
+        calibrator=None if calibrator == "none" else calibrator,
+        coverage=coverage,
+        unknown=unknown,
+    )
     table = found.table(top=top, reject=reject)
     write_table(table, out)
     kept = "" if reject is None else f"; {int(table['reject'].sum()):,} of them for a human"
-    typer.echo(f"{out}: {counted(len(table), 'item')}{kept}")
+    foreign = "" if found.unknown is None else f"; {int(found.unknown.sum()):,} unknown"
+    sizes = "" if found.sets is None else f"; {found.sets.sum(1).double().mean():.3g} classes in a set"
+    typer.echo(f"{out}: {counted(len(table), 'item')}{kept}{foreign}{sizes}")
 
 
 def embed(

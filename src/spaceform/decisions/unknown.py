@@ -85,8 +85,7 @@ class Energy(UnknownScore):
         L: Float[Tensor, "draws batch classes"],
         confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
     ) -> Float[Tensor, " batch"]:
-        top = L.amax((0, 2))
-        return (L - top[:, None]).exp().sum(2).mean(0).log() + top
+        return energy(L)
 
 
 @final
@@ -106,6 +105,12 @@ class Evidence(UnknownScore):
         if confidence is None:
             raise ValueError("Evidence needs confidence, one number per item; pass head.confidence(z)")
         return confidence
+
+
+def energy(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, " batch"]:
+    """The logarithm of (1/S) Σₛ Σⱼ exp ℓₛⱼ."""
+    top = logits.amax((0, 2))
+    return (logits - top[:, None]).exp().sum(2).mean(0).log() + top
 
 
 def _check_lengths(z: Tensor, L: Tensor, confidence: Tensor | None) -> None:

@@ -24,4 +24,4 @@ def lowest_left_out(items: int, share: float) -> int:
 
 def items_needed(share: float) -> int:
     """The least number of items for which `lowest_left_out` is not 0."""
-    return math.ceil(1 / share - 1 - _ROUNDING)
+    return math.ceil((1 - _ROUNDING) / share) - 1

@@ -22,6 +22,7 @@ from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
 from spaceform.run.fit import held_out, is_for_features
+from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor, blocks
@@ -35,6 +36,7 @@ emits. Other heads have only the latter.
 _ROWS = 512  # inputs that the net sees at once
 _COPIES = 10  # sampled copies of a data set, over which retrieval of a stochastic head is averaged
 _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
+_WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the classes are large enough
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
 
 
@@ -70,8 +72,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run on its test split, and write what was found into its folder.
 
-    These are `metrics.json`, `outputs.npz`, `calibrators.json` and, since a time is not the same twice,
-    `timing.json`.
+    These are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz` and, since a time is not the
+    same twice, `timing.json`.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
     trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
@@ -81,7 +83,9 @@ def evaluate(
     Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of what
     the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
     follow from `seed`, and `direction` compares what the net emits; `retrieval` says which of the two the
-    run is judged by.
+    run is judged by. By what the net emits there are also `r_auroc`, whether the confidence says if the
+    nearest neighbour is right, and under `few_shot` the accuracy of prototypes of 1 and of 5 items, with its
+    95 % interval.
 
     `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
     since training are refused: the split would be another, and what trained would test.
@@ -113,7 +117,9 @@ def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, device = run.model.head, run.device
-    fitted = Calibration.fit(*_held_out(run, parts, workers))
+    samples, labels, certain = _held_out(run, parts, workers)
+    fitted = Calibration.fit(samples, labels, certain)
+    HeldOut.of(samples, labels).write(run.path)
     began = time.perf_counter()
     z = _embed(run.model, parts, parts.split.test, device, workers)
     log_probs, confidence, calibrated = _predictions(head, z, fitted)
@@ -188,7 +194,8 @@ def _retrieval(
     began = time.perf_counter()
     z, y = _embed(run.model, parts, index, run.device, workers), parts.dataset.labels[index]
     timing.write(run.path, time.perf_counter() - began, len(z))
-    ranks = {"direction": _ranks(search(z, y, head.geometry, k=_RECALLS))}
+    emitted = search(z, y, head.geometry, k=_RECALLS)
+    ranks = {"direction": _ranks(emitted)}
     ranks["cosine"] = (
         ranks["direction"]
         if isinstance(head.geometry, Sphere)
@@ -203,6 +210,8 @@ def _retrieval(
         "judged_by": judged_by,
         **ranks[judged_by],
         **ranks,
+        "r_auroc": _number(metrics.r_auroc, head.confidence(z), emitted),
+        "few_shot": _few_shot(head, z, y, seed),
     }
     outputs = {
         "embeddings": z,
@@ -212,6 +221,24 @@ def _retrieval(
         "classes": np.array(parts.dataset.classes),
     }
     return found, {name: _array(value) for name, value in outputs.items()}
+
+
+def _few_shot(
+    head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"], seed: int
+) -> dict[str, float | int]:
+    """Accuracy of the nearest prototype of 1 and of 5 items, as far as half of the classes have as many."""
+    sizes = y.unique(return_counts=True)[1]
+    found: dict[str, float | int] = {"ways": min(_WAYS, (len(sizes) + 1) // 2)}
+    for shots in _SHOTS:
+        queries = min(_QUERIES, int(sizes.median()) - shots)
+        if queries < 1 or found["ways"] < 2:
+            continue
+        generator = torch.Generator().manual_seed(seed)
+        accuracy, low, high, _ = metrics.few_shot_accuracy(
+            z, y, head.geometry, ways=int(found["ways"]), shots=shots, queries=queries, generator=generator
+        )
+        found |= {f"accuracy_{shots}": accuracy, f"low_{shots}": low, f"high_{shots}": high}
+    return found
 
 
 def _own_retrieval(

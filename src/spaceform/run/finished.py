@@ -1,8 +1,8 @@
 """A run is a folder.
 
 `train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
-`metrics.json`, `calibrators.json` and `outputs.npz`. Checkpoints, and then `result.json`, keep a fingerprint
-of the data.
+`metrics.json`, `calibrators.json`, `held_out.npz` and `outputs.npz`. Checkpoints, and then `result.json`,
+keep a fingerprint of the data.
 """
 
 import math
@@ -25,6 +25,7 @@ from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
 from spaceform.run.files import read_json
 from spaceform.run.frozen import features_of
+from spaceform.run.held_out import HeldOut
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
 from spaceform.run.predictor import Predictor
@@ -115,6 +116,11 @@ class Run:
                 f"`spaceform evaluate {self.path}` writes it again"
             ) from None
 
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """What it says of the validation items, for sets of classes and "unknown"; `evaluate` keeps it."""
+        return HeldOut.read(self.path, len(self.classes))
+
     @property
     def calibrators(self) -> Mapping[str, Calibrator]:
         """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
@@ -126,8 +132,8 @@ class Run:
         return None if self._calibration is None else self._calibration.chosen
 
     def refresh(self) -> None:
-        """Read metrics and calibrators anew when they are next asked for."""
-        for name in ("metrics", "_calibration"):
+        """Read what `evaluate` writes anew when it is next asked for."""
+        for name in ("metrics", "_calibration", "held_out"):
             self.__dict__.pop(name, None)
 
     @property

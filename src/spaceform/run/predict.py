@@ -3,13 +3,14 @@
 import io
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 from zipfile import BadZipFile
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.run import files
 from spaceform.run.finished import Run
+from spaceform.run.held_out import as_trained
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,13 +37,18 @@ class Prediction:
     probabilities: Float[Tensor, "items classes"]
     confidence: Float[Tensor, " items"]
     embedding: Float[Tensor, "items dim"]
+    sets: Bool[Tensor, "items classes"] | None = None
+    """Which classes are in the set of each item, where a coverage was asked for."""
+    unknown: Bool[Tensor, " items"] | None = None
+    """Which items are of no known class, where a share to refuse was given."""
 
     def table(self, *, top: int = 1, reject: float | None = None) -> "DataFrame":
         """Columns item, class, probability, confidence; `class_2`, `probability_2`, … up to `top`.
 
         With `reject`, a column `reject` is true where the probability is below it: send these to a human. As
         the probabilities are calibrated, what is kept is right at least that often, on data like that of the
-        run's validation split.
+        run's validation split. Where `sets` and `unknown` are known they have a column, too: `set` has the
+        names of its classes, joined by `|`.
         """
         import pandas as pd
 
@@ -59,21 +66,39 @@ class Prediction:
         }
         if reject is not None:
             columns["reject"] = p[:, 0].numpy() < reject
+        if self.sets is not None:
+            columns["set"] = ["|".join(compress(self.classes, row)) for row in self.sets.tolist()]
+        if self.unknown is not None:
+            columns["unknown"] = self.unknown.numpy()
         for k in range(1, p.shape[1]):
             columns |= {f"class_{k + 1}": names[:, k], f"probability_{k + 1}": p[:, k].numpy()}
         return pd.DataFrame(columns)
 
 
 def predict(
-    run: Run, sources: Sequence[str | Path], *, calibrator: str | None = "auto", batch_size: int = 256
+    run: Run,
+    sources: Sequence[str | Path],
+    *,
+    calibrator: str | None = "auto",
+    batch_size: int = 256,
+    coverage: float | None = None,
+    unknown: float | None = None,
 ) -> Prediction:
     """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet, .csv) with a run.
 
     `calibrator` is one of the run's, None, or "auto": the one that `evaluate` chose. Probabilities are those
     of `evaluate` and of an exported graph. The columns of a table are taken by name where the run knows the
     names of its features.
+
+    With a `coverage` each item gets a set of classes that holds the true one with this probability
+    (`decisions.LeastAmbiguousSets`); some are empty where the model is right more often than that. `unknown`
+    is the share of items of known classes that may be called unknown, by their energy. Both promises come
+    from the run's validation items and the model as trained, and hold for items like these; those of a run on
+    features are approximate (see `run/held_out.py`).
     """
     predictor = run.predictor(calibrator)
+    sets = None if coverage is None else run.held_out.sets(coverage)
+    refusal = None if unknown is None else run.held_out.refusal(unknown)
     items, inputs = read(sources, run.columns)
     if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
         inputs = _small_images(inputs, run.input_shape)
@@ -81,7 +106,15 @@ def predict(
         raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
     z = run.embed(inputs, batch_size=batch_size)
     probabilities, confidence = predictor.predict(z)
-    return Prediction(items, run.classes, probabilities.cpu(), confidence.cpu(), z.cpu())
+    found = Prediction(items, run.classes, probabilities.cpu(), confidence.cpu(), z.cpu())
+    if sets is None and refusal is None:
+        return found
+    trained, energy = (x.cpu() for x in as_trained(run.model.head, z))
+    return replace(
+        found,
+        sets=None if sets is None else sets(trained),
+        unknown=None if refusal is None else refusal(energy),
+    )
 
 
 def read(

@@ -1,0 +1,116 @@
+"""Promises of a run about new items: sets of classes, "unknown"."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import betabinom
+
+from short_runs import tiny
+from spaceform import data
+from spaceform.metrics import set_coverage
+from spaceform.run.evaluate import evaluate
+from spaceform.run.finished import Run
+from spaceform.run.held_out import as_trained
+from spaceform.run.predict import predict
+from spaceform.run.recipe import RecipeError
+from spaceform.run.train import train
+
+
+@pytest.fixture(scope="module", params=["cosine", "vmf"])
+def run(request, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs") / request.param
+    found = train(tiny(request.param, budget__epochs=6, budget__episodes=20, net__dim=8), folder)
+    evaluate(found)
+    return found
+
+
+@pytest.fixture
+def unseen(run: Run, tmp_path: Path) -> tuple[Path, torch.Tensor]:
+    """The test items as a file, and their labels."""
+    with np.load(run.path / "outputs.npz") as saved:
+        np.savez(tmp_path / "x.npz", X=data.load("digits").inputs[torch.from_numpy(saved["index"])].numpy())
+        return tmp_path / "x.npz", torch.from_numpy(saved["labels"])
+
+
+def beta_binomial(run: Run, share: float, items: int):
+    """How many of new items lie below the threshold, from which validation items leave `share` out."""
+    n = len(run.held_out.labels)
+    k = int(share * (n + 1) + 1e-9)
+    return betabinom(items, k, n + 1 - k)
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
+def test_sets_cover_the_test_items(run, unseen, coverage):
+    """Left 1 time in 5,000 by items like those of validation."""
+    path, y = unseen
+    found = predict(run, [path], coverage=coverage)
+    missed = round(len(y) * (1 - set_coverage(found.sets, y).item()))
+    law = beta_binomial(run, 1 - coverage, len(y))
+    assert law.ppf(1e-4) <= missed <= law.ppf(1 - 1e-4)
+    assert found.unknown is None
+    names = found.table()["set"]
+    assert names.tolist() == [
+        "|".join(name for name, inside in zip(run.classes, row, strict=True) if inside)
+        for row in found.sets.tolist()
+    ]
+
+
+def test_a_set_does_not_depend_on_the_calibrator(run, unseen):
+    path, _ = unseen
+    sets = [predict(run, [path], calibrator=name, coverage=0.9).sets for name in (None, "auto", "isotonic")]
+    assert torch.equal(sets[0], sets[1])
+    assert torch.equal(sets[0], sets[2])
+    with np.load(run.path / "outputs.npz") as saved:
+        p, _ = as_trained(run.model.head, torch.from_numpy(saved["embeddings"]))
+        np.testing.assert_allclose(p, saved["probabilities"], rtol=2e-6, atol=1e-6)
+
+
+def test_the_share_of_known_items_is_kept(run, unseen):
+    path, y = unseen
+    found = predict(run, [path], unknown=0.1)
+    law = beta_binomial(run, 0.1, len(y))
+    assert law.ppf(1e-4) <= int(found.unknown.sum()) <= law.ppf(1 - 1e-4)
+    assert found.sets is None
+    assert found.table(reject=0.5).columns.tolist() == [
+        *("item", "class", "probability", "confidence", "reject", "unknown")
+    ]
+
+
+def test_without_being_asked_there_is_neither(run, unseen):
+    found = predict(run, [unseen[0]])
+    assert found.sets is None
+    assert found.unknown is None
+    assert found.table().columns.tolist() == ["item", "class", "probability", "confidence"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"coverage": 1.0}, "coverage must lie between 0 and 1, both excluded, got 1.0"),
+        ({"coverage": 0.9999}, "a coverage of 0.9999 needs at least 9999 held-out items, got "),
+        ({"unknown": 0.0}, "share must lie between 0 and 1, both excluded, got 0.0"),
+        ({"unknown": 1e-4}, "needs at least 9999 held-out items, got "),
+    ],
+)
+def test_what_cannot_be_promised_is_refused(run, unseen, asked, message):
+    with pytest.raises(ValueError, match=message):
+        predict(run, [unseen[0]], **asked)
+
+
+def test_a_missing_or_damaged_file_is_told(run, unseen, tmp_path):
+    shutil.copytree(run.path, tmp_path / "copy")
+    kept = tmp_path / "copy" / "held_out.npz"
+    kept.write_bytes(kept.read_bytes()[:100])
+    with pytest.raises(
+        RecipeError, match=r"held_out.npz cannot be read; `spaceform evaluate .*` writes it again"
+    ):
+        predict(Run.load(tmp_path / "copy"), [unseen[0]], coverage=0.9)
+    np.savez(kept, probabilities=np.ones((3, 2)), labels=np.zeros(3, int), energy=np.zeros(3))
+    with pytest.raises(RecipeError, match=r"is not of this run \(shape \(3, 2\), 10 classes\)"):
+        predict(Run.load(tmp_path / "copy"), [unseen[0]], coverage=0.9)
+    kept.unlink()
+    with pytest.raises(RecipeError, match=r"there is no .*held_out.npz, on which sets and refusals rest"):
+        predict(Run.load(tmp_path / "copy"), [unseen[0]], unknown=0.1)
