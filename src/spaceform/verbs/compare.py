@@ -23,7 +23,7 @@ from spaceform.study.references import make_references
 from spaceform.study.seeds import Seeds
 from spaceform.verbs.outcome import Study
 from spaceform.verbs.photographs import Eyes, see
-from spaceform.verbs.source import Data, find
+from spaceform.verbs.source import AnyData, find
 
 Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
 """Given how far the runs are, a context whose value is told of every event."""
@@ -40,7 +40,7 @@ def silent(sentence: str) -> None:
 
 
 def compare(
-    data: Data,
+    data: AnyData,
     heads: str | Iterable[str] = "default",
     *,
     seeds: int | Literal["auto"] | None = None,
@@ -170,7 +170,7 @@ def paper_data(names: Sequence[str]) -> list[str]:
 
 
 def search(
-    data: Data,
+    data: AnyData,
     heads: str | Iterable[str] = "default",
     *,
     trials: int = 50,
