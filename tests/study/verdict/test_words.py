@@ -131,7 +131,7 @@ def test_a_goal_that_does_not_count_says_why():
 
 def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
-    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: for every goal")
+    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
     assert words.racing(found, (ACCURACY,))[1].endswith(", below half of 0.5 points.")
 
 

@@ -222,7 +222,7 @@ def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[
     said = {
         Reason.FIRST_SEEDS: "Every head gets its first seeds.",
         Reason.REGRET: f"More seeds for {listed([name(label) for label in going])}." if going else "",
-        Reason.SETTLED: "No more seeds: for every goal the expected loss is below what matters.",
+        Reason.SETTLED: "No more seeds: they would hardly change the choice of any goal.",
         Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
         Reason.ONE_HEAD: "No more seeds: there is one head only.",
     }[decision.reason]
@@ -269,6 +269,8 @@ def _gap(gap: Gap, name: Name) -> str:
 def _question(one: Question, goal: Goal, name: Name) -> str:
     half = f"half of {amount(goal, one.region)}"
     state = f"below {half}" if one.settled else f"not yet below {half}"
+    if one.few_items:
+        state = "and more than that from the small number of test items"
     heads = "" if one.settled else f"; in question: {listed([name(label) for label in one.heads])}"
     loss = amount(goal, one.regret)
     return f"{capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
