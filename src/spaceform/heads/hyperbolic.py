@@ -10,6 +10,7 @@ one gemm, no factor that explodes at the boundary, and 4⟨z − p̃_j, ã_j⟩ 
 """
 
 import math
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
@@ -33,6 +34,7 @@ from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.curvature import Curvature
 from spaceform.heads.declaration import LogUniform, Start
+from spaceform.heads.soft_labels import TrainingLogits
 from spaceform.special._autograd import first_order
 
 _RADIUS = math.atanh(1 - MARGIN)
@@ -318,22 +320,23 @@ class HyperbolicHead(DeterministicHead):
         return PoincareBall(self.curvature.value, self.clip)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return self._signed_distances(z, riemannian=False)
+        return self._signed_distances(z, riemannian=False)(slice(None))
 
-    def _training_logits(
-        self,
-        z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
-    ) -> Float[Tensor, "batch classes"]:
-        return self._signed_distances(z, riemannian=self.riemannian_gradient)
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        distances = self._signed_distances(z, riemannian=self.riemannian_gradient)
+        return lambda _share, block: distances(block)
 
     def _signed_distances(
         self, z: Float[Tensor, "batch dim"], *, riemannian: bool
-    ) -> Float[Tensor, "batch classes"]:
+    ) -> Callable[[slice], Float[Tensor, "batch block"]]:
         z, points, normals = clipped(z, self.clip), self.points.to(z.dtype), self.normals.to(z.dtype)
+        c = self.curvature.given
         if self.curvature.learned:
-            return signed_distances(*_with_curvature(z, points, normals, self.curvature(z.dtype), riemannian))
-        return hyperbolic_logits(z, points, normals, self.curvature.given, riemannian_gradient=riemannian)
+            u, w, s = _with_curvature(z, points, normals, self.curvature(z.dtype), riemannian)
+            return lambda block: signed_distances(u, w[block], s[block])
+        return lambda block: hyperbolic_logits(
+            z, points[block], normals[block], c, riemannian_gradient=riemannian
+        )
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         z, points, normals = clipped(z, self.clip), self.points.to(z.dtype), self.normals.to(z.dtype)

@@ -27,6 +27,7 @@ from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.curvature import Curvature
 from spaceform.heads.declaration import LogUniform, Start
+from spaceform.heads.soft_labels import TrainingLogits
 
 
 @final
@@ -77,6 +78,10 @@ class LorentzHead(DeterministicHead):
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return signed_distances(*self._points_and_planes(z))
+
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        u, w, s = self._points_and_planes(z)
+        return lambda _share, block: signed_distances(u, w[block], s[block])
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return distance_cross_entropy(*self._points_and_planes(z), y, self.class_chunk)
