@@ -159,9 +159,7 @@ class DirectionalHead(StochasticHead):
             total, agreed = (torch.stack(part).sum(0) for part in parts)
         return total * objective - agreed
 
-    def _agreement(
-        self, z: Float[Tensor, "batch dim"]
-    ) -> Callable[[slice], Float[Tensor, "batch block"]]:
+    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Callable[[slice], Float[Tensor, "batch block"]]:
         """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of classes, differentiable once."""
         kappa, mu = self._concentration_and_direction(z)
         length, order = self.law.mean_length(kappa, self.dim), self.dim / 2 - 1

@@ -50,9 +50,7 @@ class SoftLabels:
         return target if self.class_weight is None else target * self.class_weight[block]
 
 
-def soft_cross_entropy(
-    logits: TrainingLogits, labels: SoftLabels, chunk: int
-) -> Float[Tensor, " batch"]:
+def soft_cross_entropy(logits: TrainingLogits, labels: SoftLabels, chunk: int) -> Float[Tensor, " batch"]:
     """−Σ_c target_c log softmax(logits)_c, `chunk` classes at a time.
 
     With several chunks, the backward pass computes the logits of each again; nothing of the size
@@ -66,9 +64,7 @@ def soft_cross_entropy(
     return (total * (lse.logsumexp(0) - lse) - dot).sum(0)
 
 
-def over_blocks(
-    part: Callable[[slice], tuple[Tensor, ...]], blocks: list[slice]
-) -> list[tuple[Tensor, ...]]:
+def over_blocks(part: Callable[[slice], tuple[Tensor, ...]], blocks: list[slice]) -> list[tuple[Tensor, ...]]:
     """`part` of every block of classes; the backward pass computes each again."""
     return [checkpoint(part, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
 
