@@ -128,6 +128,10 @@ class Head(nn.Module, ABC):
         """‖z‖: how sure the network is of its embedding; not a probability."""
         return torch.linalg.vector_norm(self._promote(self._checked(z)), dim=-1)
 
+    def numbers(self) -> dict[str, float]:
+        """Single numbers that tell what the head is now, learned or given: β, a margin, a curvature."""
+        return {"beta": self.beta.item()} if hasattr(self, "log_beta") else {}
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters by their role, as optimiser groups; every parameter is in exactly one."""
         rest = [p for name, p in self.named_parameters() if name != "log_beta"]

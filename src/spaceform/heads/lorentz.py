@@ -45,10 +45,10 @@ class LorentzHead(DeterministicHead):
 
     name, title = "lorentz", "Lorentz"
     compared = False
-    searched = MappingProxyType({"curvature": LogUniform(1e-3, 1.0)})
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-1)})
     defaults = MappingProxyType(
         {
-            "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-2}),
+            "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-3}),
             "pixels": Start(lr=0.05, weight_decay=1e-4, options={"curvature": 1e-2}),
         }
     )
@@ -96,6 +96,10 @@ class LorentzHead(DeterministicHead):
         c = self.curvature(z.dtype)
         w, s = planes(self.normals.to(z.dtype), self.offsets.to(z.dtype), c)
         return points(clipped(z, self.clip), c), w, s
+
+    def numbers(self) -> dict[str, float]:
+        """The curvature c."""
+        return {"curvature": self.curvature.value}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""

@@ -54,6 +54,10 @@ class MarginHead(DeterministicHead):
         """No margin during the warm-up, the full one after."""
         self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
 
+    def numbers(self) -> dict[str, float]:
+        """The base's, and the margin after the warm-up."""
+        return {**super().numbers(), "margin": self.full_margin}
+
     def extra_repr(self) -> str:
         """The base's and the margin's."""
         return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
