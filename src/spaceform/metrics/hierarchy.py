@@ -7,7 +7,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.metrics.accuracy import mean
-from spaceform.metrics.inputs import Array, as_counts, as_finite, as_labels, as_probs, as_tensor, predicted
+from spaceform.metrics.inputs import (
+    TensorOrArray,
+    as_counts,
+    as_finite,
+    as_labels,
+    as_probs,
+    as_tensor,
+    predicted,
+)
 
 __all__ = ["expected_tree_distance", "mistake_distance", "tree_distances"]
 
@@ -36,7 +44,7 @@ def tree_distances(groups: Sequence[Sequence[Hashable]]) -> Float[Tensor, "class
 
 
 def mistake_distance(
-    scores: Array, y: Array, distances: Array, *, counts: Array | None = None
+    scores: TensorOrArray, y: TensorOrArray, distances: TensorOrArray, *, counts: TensorOrArray | None = None
 ) -> Float[Tensor, "*draws"]:
     """Mean distance between the predicted class and the right one over mistakes; NaN where there are none.
 
@@ -52,7 +60,7 @@ def mistake_distance(
 
 
 def expected_tree_distance(
-    probs: Array, y: Array, distances: Array, *, counts: Array | None = None
+    probs: TensorOrArray, y: TensorOrArray, distances: TensorOrArray, *, counts: TensorOrArray | None = None
 ) -> Float[Tensor, "*draws"]:
     """Σⱼ pⱼ d(j, y), mean over examples: how far from the right class the probability lies."""
     p = as_probs(probs)
@@ -61,7 +69,7 @@ def expected_tree_distance(
     return mean(torch.linalg.vecdot(p.cpu().double(), rows), counts=counts)
 
 
-def _distances(distances: Array, classes: int) -> Float[Tensor, "classes classes"]:
+def _distances(distances: TensorOrArray, classes: int) -> Float[Tensor, "classes classes"]:
     d = as_tensor(distances, "distances").cpu().double()
     if d.shape != (classes, classes):
         raise ValueError(
