@@ -29,8 +29,8 @@ from spaceform.geometry import Euclidean, Sphere
 from spaceform.metrics import retrieval
 from spaceform.run.environment import environment
 from spaceform.study.verdict.decide import decide
-from spaceform.study.verdict.evidence import Evidence, Outputs, Series, evidence_from
-from spaceform.study.verdict.goals import CLASSIFICATION, GOALS, Goal
+from spaceform.study.verdict.evidence import Evidence, ItemOutputs, Series, evidence_from
+from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, GOALS, Goal
 from spaceform.study.verdict.posterior import Posterior, posterior
 from spaceform.study.verdict.race import race
 
@@ -143,7 +143,7 @@ def simulated(studies: int, seeds: int, items: int, rng: np.random.Generator) ->
     for _ in range(studies):
         study, truth = _simulated_study(6, seeds, items, rng)
         for column, series in study.items():
-            goal = next(goal for goal in CLASSIFICATION if goal.column == column)
+            goal = next(goal for goal in CLASSIFICATION_GOALS if goal.column == column)
             known = posterior(series, (), goal)
             calls.add(goal, series, truth[column], known, 0)
             low, high = known.interval(0.95)
@@ -151,7 +151,7 @@ def simulated(studies: int, seeds: int, items: int, rng: np.random.Generator) ->
             covered += ((low <= true) & (true <= high)).tolist()
         study, _ = _simulated_study(2, seeds, items, rng, spread=0.0)
         for column, series in study.items():
-            goal = next(goal for goal in CLASSIFICATION if goal.column == column)
+            goal = next(goal for goal in CLASSIFICATION_GOALS if goal.column == column)
             called.append(_told(goal, posterior(series, (), goal)))
     return {
         "seeds": seeds,
@@ -292,7 +292,7 @@ def _races(
 
 def _evidence(folder: Path) -> Evidence:
     plan = json.loads((folder / "study.json").read_text("utf-8"))["runs"]
-    found: dict[str, dict[int, Outputs]] = {}
+    found: dict[str, dict[int, ItemOutputs]] = {}
     for name, job in plan.items():
         run = folder / "runs" / name
         if not (run / "metrics.json").exists():
@@ -301,7 +301,7 @@ def _evidence(folder: Path) -> Evidence:
         with np.load(run / "outputs.npz") as archive:
             arrays = {key: archive[key] for key in archive.files}
         arrays.setdefault("average_precision", _average_precision(arrays, job["recipe"]["head"]["name"]))
-        found.setdefault(job["label"], {})[job["recipe"]["seed"]] = Outputs.of(arrays, calibrator)
+        found.setdefault(job["label"], {})[job["recipe"]["seed"]] = ItemOutputs.of(arrays, calibrator)
     return evidence_from(found)
 
 
@@ -319,14 +319,14 @@ def _average_precision(arrays: Mapping[str, NDArray[Any]], head: str) -> NDArray
 def figures(folder: Path) -> dict[str, Any]:
     """Pairs that a study of which only the figures are left tells apart, by either method."""
     plan = json.loads((folder / "study.json").read_text("utf-8"))["runs"]
-    found: dict[str, dict[int, Outputs]] = {}
+    found: dict[str, dict[int, ItemOutputs]] = {}
     task = "classification"
     for name, job in plan.items():
         path = folder / "runs" / name / "metrics.json"
         if path.exists():
             metrics = json.loads(path.read_text("utf-8"))
             task = metrics["task"]
-            found.setdefault(job["label"], {})[job["recipe"]["seed"]] = Outputs(figures=_flat(metrics))
+            found.setdefault(job["label"], {})[job["recipe"]["seed"]] = ItemOutputs(figures=_flat(metrics))
     evidence = evidence_from(found, goals=GOALS[task])
     verdict = decide(evidence)
     out: dict[str, Any] = {}

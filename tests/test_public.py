@@ -1,7 +1,11 @@
 """The public names: all there, and imported only when asked for."""
 
+import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import spaceform
 
@@ -40,3 +44,20 @@ def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
     loaded = loaded_after("import spaceform as sf\nsf.HEADS, sf.VonMisesFisher, sf.metrics, sf.calibrators")
     assert "spaceform.heads" in loaded
     assert not heavy & loaded
+
+
+def named_at_the_top(module: Path) -> Iterator[str]:
+    """Classes and constants that a module gives a public name."""
+    for node in ast.parse(module.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_no_two_things_share_a_name():
+    modules = Path(spaceform.__file__).parent.rglob("*.py")
+    count = Counter(name for one in modules for name in named_at_the_top(one) if not name.startswith("_"))
+    assert {name for name, times in count.items() if times > 1} == set()

@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-VARIABLE = "MPLCONFIGDIR"
+MATPLOTLIB_VARIABLE = "MPLCONFIGDIR"
 
 
 def _can_be_written(folder: Path) -> bool:
@@ -34,7 +34,7 @@ def _usual() -> list[Path]:
 
 def use_a_folder_that_can_be_written() -> None:
     """Set `MPLCONFIGDIR` where it is not set and the usual folders cannot be written."""
-    if VARIABLE in os.environ or all(map(_can_be_written, _usual())):
+    if MATPLOTLIB_VARIABLE in os.environ or all(map(_can_be_written, _usual())):
         return
     import pooch
 
@@ -42,10 +42,10 @@ def use_a_folder_that_can_be_written() -> None:
     if not _can_be_written(folder):
         folder = Path(tempfile.mkdtemp(prefix="spaceform-matplotlib-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ[VARIABLE] = str(folder)
+    os.environ[MATPLOTLIB_VARIABLE] = str(folder)
     warnings.warn(
         f"the home folder cannot be written: matplotlib keeps its files in {folder}; "
-        f"set {VARIABLE} to a folder of yours to keep them",
+        f"set {MATPLOTLIB_VARIABLE} to a folder of yours to keep them",
         stacklevel=2,
     )
 

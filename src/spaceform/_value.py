@@ -22,10 +22,10 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validated(kind: type[Kind], values: Any, what: str = "") -> Kind:
+def validated(kind: type[_Model], values: Any, what: str = "") -> _Model:
     """The value, or a ValueError with one sentence; `what` is the key under which `values` stand."""
     try:
         return kind.model_validate(values)
@@ -33,7 +33,7 @@ def validated(kind: type[Kind], values: Any, what: str = "") -> Kind:
         raise ValueError(_sentence(error, kind, what)) from None
 
 
-def tagged(kinds: Mapping[str, type[Kind]], default: type[Kind], values: Any, what: str) -> Kind:
+def tagged(kinds: Mapping[str, type[_Model]], default: type[_Model], values: Any, what: str) -> _Model:
     """The value of the kind that the key `name` chooses, so that options of another kind are refused."""
     if isinstance(values, BaseModel):
         values = values.model_dump()

@@ -27,14 +27,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from spaceform.engine import Candidate, Part, Rows, Training, Trial, finish, parts_of, refit, search
+from spaceform.engine import Candidate, Rows, Training, TrainingSplit, Trial, finish, parts_of, refit, search
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
 
-Array = NDArray[Any]
+_Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
@@ -222,26 +222,26 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     # Predicting.
 
-    def predict_proba(self, X: Features) -> Array:
+    def predict_proba(self, X: Features) -> _Array:
         """Probabilities of the classes in the order of `classes_`, calibrated where `fit` held data out."""
         p = np.exp(self._log_proba(X))
         return p / p.sum(1, keepdims=True)
 
-    def predict(self, X: Features) -> Array:
+    def predict(self, X: Features) -> _Array:
         """The most probable class."""
         best = self._log_proba(X).argmax(1)
         return self.classes_[best]
 
-    def decision_function(self, X: Features) -> Array:
+    def decision_function(self, X: Features) -> _Array:
         """Log-probabilities of all classes; of two classes, the log of the odds of the second."""
         log_p = self._log_proba(X)
         return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
 
-    def transform(self, X: Features) -> Array:
+    def transform(self, X: Features) -> _Array:
         """Embeddings, un-normalised: compare them by `head_.geometry`."""
         return self._for_rows(X, lambda x: self._model.embed(x))
 
-    def confidence(self, X: Features) -> Array:
+    def confidence(self, X: Features) -> _Array:
         """How sure the network is of each embedding: its norm, or its concentration. Not a probability."""
         return self._for_rows(X, lambda x: self.head_.confidence(self._model.embed(x)))
 
@@ -249,24 +249,24 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     def _n_features_out(self) -> int:
         return int(self.head_.dim)
 
-    def _log_proba(self, X: Features) -> Array:
+    def _log_proba(self, X: Features) -> _Array:
         calibrated = getattr(self, "calibrator_", log_mean_softmax)
         return self._for_rows(X, lambda x: calibrated(self._model.logits(x)).double())
 
-    def _for_rows(self, X: Features, function: Callable[[Tensor], Tensor]) -> Array:
+    def _for_rows(self, X: Features, function: Callable[[Tensor], Tensor]) -> _Array:
         """What the model says of checked rows, block by block."""
         check_is_fitted(self, "_model")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():
             found = [function(_tensor(block).to(self.device)).cpu() for block in _blocks(X)]
-        said: Array = torch.cat(found).numpy()
+        said: _Array = torch.cat(found).numpy()
         return said
 
     # The parts.
 
     def _validated(
         self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[_Array, _Array, _Array]:
         if self.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {self.head!r}")
         types = [np.float64, np.float32]
@@ -281,17 +281,17 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _rows(self, X: Array, labels: Array, weight: Array) -> Rows:
+    def _rows(self, X: _Array, labels: _Array, weight: _Array) -> Rows:
         return Rows.of(*(_tensor(array).to(self.device) for array in (X, labels, weight)))
 
-    def _class_weights(self, labels: Array, weight: Array) -> Array:
+    def _class_weights(self, labels: _Array, weight: _Array) -> _Array:
         """For each class; "balanced": every class has the same sum of weights."""
         if self.class_weight is None:
             return np.ones(len(self.classes_))
         if self.class_weight == "balanced":
             sums = np.bincount(labels, weight, minlength=len(self.classes_))
             return np.divide(weight.sum(), len(sums) * sums, out=np.zeros_like(sums), where=sums > 0)
-        found: Array = compute_class_weight(
+        found: _Array = compute_class_weight(
             dict(self.class_weight), classes=self.classes_, y=self.classes_[labels]
         )
         return found
@@ -310,7 +310,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             found += [] if made in found else [made]
         return found
 
-    def _parts(self, rows: Rows) -> list[Part]:
+    def _parts(self, rows: Rows) -> list[TrainingSplit]:
         """Rows to train on and rows held out: one such pair, three, or none."""
         labels = rows.y.cpu().numpy()
         counts = np.bincount(labels)
@@ -330,20 +330,20 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             print(f"{about}: {said}, {trial.seconds:.1f} s", flush=True)
 
 
-def _tensor(array: Array) -> Tensor:
+def _tensor(array: _Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
 
 
-def _blocks(X: Any) -> Iterator[Array]:
+def _blocks(X: Any) -> Iterator[_Array]:
     for i in range(0, X.shape[0], _BLOCK):
         block = X[i : i + _BLOCK]
         yield block.astype(np.float32).toarray() if issparse(X) else block
 
 
-def _dense(X: Any) -> Array:
+def _dense(X: Any) -> _Array:
     """Sparse rows in float32, block by block, if they leave room for what a fit needs."""
     if not issparse(X):
-        dense: Array = X
+        dense: _Array = X
         return dense
     needed, free = 4 * 4 * X.shape[0] * X.shape[1], _free_memory()  # the rows, and three times as much
     if needed > free:
@@ -362,7 +362,7 @@ def _free_memory() -> float:
         return float("inf")
 
 
-def _merged(X: Array, labels: Array, weight: Array) -> tuple[Array, Array, Array]:
+def _merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
     """Each distinct (x, y) of positive weight once, weights added, in an order that depends on them alone."""
     rows: dict[bytes, list[int]] = {}
     for i in np.flatnonzero(weight > 0):

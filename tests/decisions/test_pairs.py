@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from spaceform.decisions import PAIRS, SimilarityPairs, VonMisesFisherPairs, vmf_log_ratio
-from spaceform.decisions._pairs_fit import MOST, Start, fit_ratio, pair_rows
+from spaceform.decisions._pairs_fit import MOST, FitStart, fit_ratio, pair_rows
 from spaceform.distributions import HypersphericalUniform, VonMisesFisher
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
 from spaceform.metrics import cllr, min_cllr
@@ -120,7 +120,7 @@ def test_similarity_with_a_line_is_logistic_regression():
     )
     expected = torch.from_numpy(peer.decision_function(cosine[:, None].numpy()))
     nothing = torch.zeros(0, dtype=torch.float64)
-    _, (scale, offset) = fit_ratio(lambda _: cosine, Start(nothing, nothing, 20.0, -5.0), same, 10**9)
+    _, (scale, offset) = fit_ratio(lambda _: cosine, FitStart(nothing, nothing, 20.0, -5.0), same, 10**9)
     torch.testing.assert_close(scale * cosine + offset, expected, rtol=0, atol=1e-3)
 
 

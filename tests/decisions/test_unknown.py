@@ -13,10 +13,10 @@ from sklearn.covariance import OAS
 from spaceform.decisions import (
     UNKNOWN_SCORES,
     Energy,
-    Evidence,
     Known,
     Mahalanobis,
     NearestNeighbours,
+    OwnEvidence,
     Refusal,
     choose_unknown,
 )
@@ -69,7 +69,7 @@ def test_the_energy_of_the_von_mises_fisher_head_is_its_evidence():
 def test_evidence_is_the_confidence(items):
     z, _, logits = items
     κ = z.norm(dim=1)
-    assert torch.equal(Evidence()(z, logits, κ), κ)
+    assert torch.equal(OwnEvidence()(z, logits, κ), κ)
 
 
 @pytest.mark.parametrize("geometry", [Euclidean(), Sphere(), PoincareBall(0.5)], ids=lambda g: g.kind)
@@ -215,7 +215,7 @@ def test_a_graph_refuses_the_same_items(kind, items):
         (lambda _: NearestNeighbours(k=0), "k must be at least 1, got 0"),
         (lambda t: NearestNeighbours().fit(t.z[:5], t.y[:5]), "need as many training items, got 5"),
         (lambda t: NearestNeighbours().fit(t.z, t.y)(t.z[:, :3], t.L), "z has dimension 3, .* fitted to 5"),
-        (lambda t: Evidence()(t.z, t.L), "pass head.confidence"),
+        (lambda t: OwnEvidence()(t.z, t.L), "pass head.confidence"),
         (lambda t: Energy()(t.z, t.L[:, :7]), "logits has 7 entries for 300 embeddings"),
         (
             lambda t: choose_unknown(t.z, t.y % 3, Known(t.z, t.y % 3, t.L[..., :3], t.z[:, 0])),

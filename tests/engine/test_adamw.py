@@ -3,14 +3,20 @@
 import torch
 from torch import nn
 
-from spaceform.engine.adamw import AdamW, Group
+from spaceform.engine.adamw import FusedAdamW, RatedParameters
 
 
 def test_the_steps_are_those_of_torch():
     g = torch.Generator().manual_seed(0)
     start = [torch.randn(5, 3, generator=g), torch.randn(3, generator=g)]
     ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
-    mine = AdamW([Group(ours[:1], 1.0, 0.1), Group(ours[1:], 7.0, 0.0), Group([], 1.0, 0.0)])
+    mine = FusedAdamW(
+        [
+            RatedParameters(ours[:1], 1.0, 0.1),
+            RatedParameters(ours[1:], 7.0, 0.0),
+            RatedParameters([], 1.0, 0.0),
+        ]
+    )
     peer = torch.optim.AdamW(
         [{"params": theirs[:1], "weight_decay": 0.1}, {"params": theirs[1:], "weight_decay": 0.0}]
     )
@@ -30,7 +36,7 @@ def test_the_steps_are_those_of_torch():
 
 def test_a_parameter_without_a_gradient_stays():
     still, moved = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = AdamW([Group([still, moved], 1.0, 0.5)])
+    optimizer = FusedAdamW([RatedParameters([still, moved], 1.0, 0.5)])
     moved.grad = torch.ones(2)
     optimizer.step(0.1)
     assert torch.equal(still, torch.ones(2))

@@ -13,9 +13,9 @@ from sklearn.datasets import load_digits
 
 from spaceform.engine import (
     Candidate,
-    Diverged,
-    Part,
+    CandidateDiverged,
     Rows,
+    TrainingSplit,
     finish,
     fit,
     joined,
@@ -114,7 +114,7 @@ def test_finishing_learns_from_the_rows_that_were_held_out_and_leaves_the_rehear
 
 def test_after_folds_a_new_model_learns_all_rows():
     train, held_out = digits(300)
-    parts = [Part.of(train, held_out), Part.of(held_out, train)]
+    parts = [TrainingSplit.of(train, held_out), TrainingSplit.of(held_out, train)]
     found = rehearse("cosine", SHORT, parts, seed=0, classes=10)
     rows = joined(train, held_out)
     model = finish("cosine", SHORT, found, rows, seed=0, classes=10)
@@ -124,7 +124,7 @@ def test_after_folds_a_new_model_learns_all_rows():
 
 def test_parts_take_turns_in_step():
     train, held_out = digits(300)
-    parts = [Part.of(train, held_out), Part.of(held_out, train)]
+    parts = [TrainingSplit.of(train, held_out), TrainingSplit.of(held_out, train)]
     found = rehearse("cosine", SHORT, parts, seed=0, classes=10)
     assert len(found.models) == 2
     assert found.logits.shape == (1, 600, 10)
@@ -161,7 +161,7 @@ def test_float64_features_are_standardised_in_float64_and_learned_from_in_float3
 
 def test_a_candidate_that_diverges_says_so():
     train, held_out = digits(200)
-    with pytest.raises(Diverged, match=r"finite|nan|inf"):
+    with pytest.raises(CandidateDiverged, match=r"finite|nan|inf"):
         fit("standard", replace(SHORT, lr=1e30, hidden=()), train, held_out, seed=0, classes=10)
 
 

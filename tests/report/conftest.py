@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ import pytest
 from spaceform import metrics
 from spaceform.run.recipe import PAPER, Recipe, load, replace
 from spaceform.study.folder import Job, StudyFolder
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -129,3 +141,48 @@ def make_study() -> MakeStudy:
         return study
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="pip install playwright runs the page in a browser"
+    )
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(
+            "no browser: install Debian's package chromium (apt-get install chromium) or Google Chrome"
+        )
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, html):
+    """`opened(width=..., scheme=...)` is the page, ready; in the end nothing was logged or asked for."""
+    contexts, troubles = [], []
+
+    def open_page(width: int = 1200, scheme: str = "light", path: Path = html) -> Any:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith("data:") or request.url == path.as_uri()
+                else troubles.append(request.url)
+            ),
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []

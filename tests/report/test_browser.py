@@ -2,9 +2,8 @@
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,34 +15,7 @@ from spaceform.report.records import collect
 
 pytestmark = pytest.mark.slow
 
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="pip install playwright runs the page in a browser"
-)
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 CLASSES = ("<script>alert(1)</script>", *"123456789")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["sync_api.Browser"]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(
-            "no browser: install Debian's package chromium (apt-get install chromium) or Google Chrome"
-        )
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -65,35 +37,6 @@ def papers(tmp_path_factory, make_study) -> Path:
     path = folder / "report.html"
     path.write_text(render(compute(collect(sorted(folder.iterdir())))), "utf-8")
     return path
-
-
-@pytest.fixture
-def opened(browser, html):
-    """`opened(width=..., scheme=...)` is the page, ready; in the end nothing was logged or asked for."""
-    contexts, troubles = [], []
-
-    def open_page(width: int = 1200, scheme: str = "light", path: Path = html) -> "sync_api.Page":
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith("data:") or request.url == path.as_uri()
-                else troubles.append(request.url)
-            ),
-        )
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-ready]")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert troubles == []
 
 
 def settle(page) -> None:

@@ -42,7 +42,9 @@ def test_hyperbolic_points_keep_their_distance_from_the_origin(z) -> None:
 
 
 @pytest.mark.parametrize("geometry", [Euclidean(), None])
-def test_euclidean_is_the_best_linear_picture(z, geometry) -> None:
+@pytest.mark.parametrize("dim", [12, 300])
+def test_euclidean_is_the_best_linear_picture(z, dim, geometry) -> None:
+    z = z @ np.linalg.qr(np.random.default_rng(1).normal(size=(dim, 12)))[0].T if dim > 12 else z
     found = lay_out(z, geometry)
     centred = z - z.mean(0, dtype=np.float64)
     kept = np.linalg.svd(centred, compute_uv=False)[:3]

@@ -25,6 +25,7 @@ CASES = [
     (name, head)
     for name in NETS
     for head in (SHIPPED if name in ("mnist", "cub200") else ("standard", "arcface"))
+    if f"{name}/{head}" in PAPER
 ]
 
 

@@ -24,26 +24,8 @@ METHODS = ["exact", "bounds"]
 EPS = torch.finfo(torch.float64).eps
 
 
-def concentrations(dim: int) -> Tensor:
-    """0, fifteen decades up to 1e8, and the neighbourhood of dim; all of them float32 numbers."""
-    decades = 10.0 ** torch.arange(-6.5, 8.5, 0.5, dtype=torch.float64)
-    near = dim * torch.tensor([0.05, 0.2, 0.45, 0.9, 1.1, 2.3, 7.0], dtype=torch.float64)
-    return torch.cat([torch.zeros(1, dtype=torch.float64), decades, near]).float().double()
-
-
-def errors(computed: Tensor, true: list[mp.mpf]) -> Tensor:
-    """Absolute errors, the subtraction done in mpmath."""
-    with mp.workdps(bessel.DIGITS):
-        pairs = zip(computed.tolist(), true, strict=True)
-        return torch.tensor([float(abs(mp.mpf(c) - t)) for c, t in pairs], dtype=torch.float64)
-
-
-def floats(values: list[mp.mpf]) -> Tensor:
-    return torch.tensor([float(v) for v in values], dtype=torch.float64)
-
-
 def test_the_grid_has_more_than_a_thousand_points():
-    assert sum(len(concentrations(dim)) for dim in DIMS) >= 1000
+    assert sum(len(bessel.concentrations(dim)) for dim in DIMS) >= 1000
 
 
 @pytest.mark.parametrize("order", [0.0, 0.5, 1.7, 10.5, 63.0, 100.0])
@@ -57,30 +39,30 @@ def test_the_two_oracles_agree(order: float, x: float):
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_mean_resultant_length_is_exact(dim: int):
-    k = concentrations(dim)
+    k = bessel.concentrations(dim)
     true = [bessel.values(dim / 2 - 1, x).mean for x in k.tolist()]
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         computed = special.mean_resultant_length(k.to(dtype), dim)
         assert computed.dtype == dtype
         assert computed[0] == 0
-        assert (errors(computed[1:], true[1:]) / floats(true[1:])).max() <= tolerance
+        assert (bessel.errors(computed[1:], true[1:]) / bessel.floats(true[1:])).max() <= tolerance
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_log_normalizer_is_exact(dim: int):
-    k = concentrations(dim)
+    k = bessel.concentrations(dim)
     true = [bessel.log_normalizer(x, dim) for x in k.tolist()]
-    mean = floats([bessel.values(dim / 2 - 1, x).mean for x in k.tolist()])
-    error = errors(special.log_normalizer(k, dim), true)
-    assert (error <= 1e-12 * floats(true).abs().clamp_min(1) + 4 * EPS * k * mean).all()
-    single = errors(special.log_normalizer(k.float(), dim), true)
-    assert (single <= 1e-6 * (floats(true).abs().clamp_min(1) + k * mean)).all()
+    mean = bessel.floats([bessel.values(dim / 2 - 1, x).mean for x in k.tolist()])
+    error = bessel.errors(special.log_normalizer(k, dim), true)
+    assert (error <= 1e-12 * bessel.floats(true).abs().clamp_min(1) + 4 * EPS * k * mean).all()
+    single = bessel.errors(special.log_normalizer(k.float(), dim), true)
+    assert (single <= 1e-6 * (bessel.floats(true).abs().clamp_min(1) + k * mean)).all()
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_derivative_of_the_mean_is_exact(dim: int):
-    k = concentrations(dim)
-    true = floats([bessel.values(dim / 2 - 1, x).slope for x in k.tolist()])
+    k = bessel.concentrations(dim)
+    true = bessel.floats([bessel.values(dim / 2 - 1, x).slope for x in k.tolist()])
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
         x = k.to(dtype).requires_grad_()
         (slope,) = torch.autograd.grad(special.mean_resultant_length(x, dim).sum(), x)
@@ -95,17 +77,17 @@ def first_derivative(x: Tensor, dim: int) -> Tensor:
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_differences_in_single_precision(dim: int):
-    k = concentrations(dim)
+    k = bessel.concentrations(dim)
     log_c = [bessel.log_normalizer(x, dim) for x in k.tolist()]
     generator = torch.Generator().manual_seed(dim)
     i = torch.arange(len(k)).repeat(4)
     j = torch.cat([i[: len(k)].roll(1), *torch.randint(len(k), (3, len(k)), generator=generator)])
     with mp.workdps(bessel.DIGITS):
         true = [log_c[a] - log_c[b] for a, b in zip(i.tolist(), j.tolist(), strict=True)]
-    error = errors(special.log_normalizer_difference(k[i].float(), k[j].float(), dim), true)
-    assert (error / (1 + floats(true).abs())).max() <= 2e-6
-    error = errors(special.log_normalizer_difference(k[i], k[j], dim), true)
-    assert (error / (1 + floats(true).abs())).max() <= 4e-15
+    error = bessel.errors(special.log_normalizer_difference(k[i].float(), k[j].float(), dim), true)
+    assert (error / (1 + bessel.floats(true).abs())).max() <= 2e-6
+    error = bessel.errors(special.log_normalizer_difference(k[i], k[j], dim), true)
+    assert (error / (1 + bessel.floats(true).abs())).max() <= 4e-15
 
 
 @pytest.mark.parametrize("dim", [2, 3, 16, 129, 512, 2048, 65_536])
@@ -122,8 +104,8 @@ def test_differences_by_squares_do_not_cancel(dim: int, dtype: torch.dtype):
             for a, b in zip(k.tolist(), other, strict=True)
         ]
     computed = special.log_normalizer_difference(k.to(dtype), None, dim, squared_difference=delta.to(dtype))
-    error = errors(computed, true)
-    assert (error / (1 + floats(true).abs())).max() <= 4 * torch.finfo(dtype).eps
+    error = bessel.errors(computed, true)
+    assert (error / (1 + bessel.floats(true).abs())).max() <= 4 * torch.finfo(dtype).eps
     for law, tolerance in ((exact, 2e-6), (bounds, 2e-6)):
         value, weight = law.difference_and_weight(k * k, delta, dim / 2 - 1)
         ours = torch.tensor([float(x) for x in other])
@@ -134,12 +116,12 @@ def test_differences_by_squares_do_not_cancel(dim: int, dtype: torch.dtype):
 
 @pytest.mark.parametrize("order", [0, 0.1, 0.5, 1, math.pi, 7.5, 33, 100.25, 255, 1023.5, 32_767])
 def test_log_iv(order: float):
-    x = concentrations(int(2 * order + 2))[1:]
+    x = bessel.concentrations(int(2 * order + 2))[1:]
     true = [bessel.log_iv(order, value) for value in x.tolist()]
     # The condition number of log I_v in x is x I_v'/I_v = v + xA; its terms are as large.
-    scale = floats(true).abs().clamp_min(1) + order + x * special.mean_resultant_length(x, 4)
-    assert (errors(special.log_iv(order, x), true) <= 4 * EPS * scale).all()
-    assert (errors(special.log_iv(order, x.float()), true) <= 1e-6 * scale).all()
+    scale = bessel.floats(true).abs().clamp_min(1) + order + x * special.mean_resultant_length(x, 4)
+    assert (bessel.errors(special.log_iv(order, x), true) <= 4 * EPS * scale).all()
+    assert (bessel.errors(special.log_iv(order, x.float()), true) <= 1e-6 * scale).all()
 
 
 def test_log_iv_at_zero_and_its_slope():
@@ -248,66 +230,6 @@ def test_the_inverse_over_the_whole_range(dim: int, method: str):
         assert torch.where(r < 0.5, low, high).abs().max() <= tolerance
         edges = special.concentration_from_mean_resultant_length(torch.tensor([0.0, 1.0]).to(dtype), dim)
         assert edges.tolist() == [0, math.inf]
-
-
-@pytest.mark.parametrize("dim", [2, 3, 16, 203, 512, 65_536])
-def test_the_shortfall_against_mpmath(dim: int):
-    k = concentrations(dim)
-    with mp.workdps(bessel.DIGITS):
-        true = [1 - bessel.values(dim / 2 - 1, x).mean for x in k.tolist()]
-    assert (errors(exact.shortfall(k, dim / 2 - 1), true) / floats(true)).max() <= 2e-14
-
-
-@pytest.mark.parametrize("dim", [2, 3, 4, 8, 16, 203, 512, 2048, 65_536])
-def test_the_divergence_from_the_uniform_law_against_mpmath(dim: int):
-    """Relative to the divergence itself, in both precisions; below κ = 0.01 it is κ²/2n, to 1e-4."""
-    k = concentrations(dim)
-    small, k = k[k < 1e-2], k[k >= 1e-2]
-    with mp.workdps(bessel.DIGITS):
-        oracles = [bessel.values(dim / 2 - 1, x) for x in k.tolist()]
-        true = [x * v.mean - v.log_f for x, v in zip(k.tolist(), oracles, strict=True)]
-    for dtype, tolerance in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
-        found = special.divergence_from_uniform(k.to(dtype), dim).double()
-        assert (errors(found, true) / floats(true)).max() <= tolerance
-        found = special.divergence_from_uniform(small.to(dtype), dim).double()
-        torch.testing.assert_close(found, small.square() / (2 * dim), rtol=1e-4, atol=0)
-
-
-def test_the_divergence_at_huge_concentrations_in_float32():
-    """κ A(κ) and log C(κ) grow as κ; their sum, subtracted, was 570.06 for 570.03 and 864 for 862.5."""
-    for dim, k in ((128, 1e6), (128, 1e8), (512, 1e8)):
-        both = (torch.tensor(k, dtype=dtype) for dtype in (torch.float32, torch.float64))
-        single, double = (special.divergence_from_uniform(x, dim) for x in both)
-        torch.testing.assert_close(single.double(), double, rtol=5e-7, atol=0)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dim", [2, 3, 16, 128])
-def test_the_divergence_from_the_uniform_law_is_made_of_its_terms(method: str, dim: int):
-    k = torch.logspace(-2, 4, 40, dtype=torch.float64, requires_grad=True)
-    growth = special.log_normalizer_difference(k, torch.zeros_like(k), dim, method=method)
-    terms = growth + k * special.mean_resultant_length(k, dim, method=method)
-    found = special.divergence_from_uniform(k, dim, method=method)
-    torch.testing.assert_close(found, terms, rtol=1e-10, atol=1e-11)
-    assert torch.autograd.gradcheck(lambda k: special.divergence_from_uniform(k, dim, method=method), k)
-    assert torch.autograd.gradgradcheck(lambda k: special.divergence_from_uniform(k, dim, method=method), k)
-
-
-@pytest.mark.parametrize("dim", [2, 3, 16, 512])
-def test_the_divergence_of_two_concentrations_against_mpmath(dim: int):
-    """Within 3e-6 (float32) of the larger of the divergence and the change of log κ, times n."""
-    k = [0.1, 3.0, float(dim), 1e3, 1e6, 1.5e6, 1e8]
-    x, y = (t.flatten() for t in torch.meshgrid(*2 * [torch.tensor(k, dtype=torch.float64)], indexing="ij"))
-    with mp.workdps(bessel.DIGITS):
-        oracles = {c: bessel.values(dim / 2 - 1, c) for c in k}
-        true = [
-            oracles[b].log_f - oracles[a].log_f + (mp.mpf(a) - b) * oracles[a].mean
-            for a, b in zip(x.tolist(), y.tolist(), strict=True)
-        ]
-    scale = floats(true).clamp_min(1) + dim * (x / y).log().abs()
-    for dtype, tolerance in ((torch.float64, 1e-14), (torch.float32, 3e-6)):
-        found = exact.bregman(x.to(dtype), y.to(dtype), dim / 2 - 1).double()
-        assert (errors(found, true) / scale).max() <= tolerance
 
 
 @settings(max_examples=25, deadline=None)

@@ -99,7 +99,7 @@ def test_what_is_missing_is_left_out_and_said():
 def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     rows = [
         {"label": label, "seed": seed, "state": "finished", "task": "classification"}
-        | {m.column: 0.5 + 0.1 * seed for m in summary.CLASSIFICATION}
+        | {m.column: 0.5 + 0.1 * seed for m in summary.CLASSIFICATION_MEASURES}
         for label in ("vmf", "power_spherical")
         for seed in range(3)
     ]

@@ -44,7 +44,7 @@ class Losses(NamedTuple):
     curvature: Float[Tensor, " batch"]
 
 
-class Value(NamedTuple):
+class Curved(NamedTuple):
     value: float
     slope: Float[Tensor, " p"]
     curvature: Float[Tensor, "p p"]
@@ -83,7 +83,7 @@ def loss(examples: Examples, β: Float[Tensor, " batch"]) -> Losses:
     return Losses(out[0].sum().item() / examples.total, out[1], out[2])
 
 
-def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Value:
+def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Curved:
     """Weighted mean loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `loss`."""
     L, y, weight = examples
     S, N, K = L.shape
@@ -117,7 +117,7 @@ def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Value
             torch.cat([torch.diag(own[1]), torch.diag(own[2])], 1),
         ]
     )
-    return Value(value / examples.total, slope / examples.total, (H - shared) / examples.total)
+    return Curved(value / examples.total, slope / examples.total, (H - shared) / examples.total)
 
 
 def fit_inverse_temperature(examples: Examples, prior_spread: float | None = None) -> float:
@@ -134,7 +134,7 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
     if prior_spread is None and all_right(sample) and all_right(examples):
         return _most_supported(examples, max(1.0, grid[-1].item()))
 
-    def objective(part: Examples) -> Callable[[Tensor], Value]:
+    def objective(part: Examples) -> Callable[[Tensor], Curved]:
         return lambda θ: _with_prior(_at_one_temperature(part, θ), θ, examples.total, prior_spread)
 
     scan = objective(sample)
@@ -149,18 +149,18 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
     return θ.item()
 
 
-def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Value:
+def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Curved:
     v = loss(examples, θ.expand(len(examples.y)))
     N = examples.total
-    return Value(v.value, v.slope.sum().reshape(1) / N, v.curvature.sum().reshape(1, 1) / N)
+    return Curved(v.value, v.slope.sum().reshape(1) / N, v.curvature.sum().reshape(1, 1) / N)
 
 
-def _with_prior(at: Value, θ: Float[Tensor, "1"], total: float, spread: float | None) -> Value:
+def _with_prior(at: Curved, θ: Float[Tensor, "1"], total: float, spread: float | None) -> Curved:
     """Plus (log β)²/2s² for all examples together."""
     if spread is None:
         return at
     u, N = θ.log(), total * spread**2
-    return Value(
+    return Curved(
         at.value + float(u.square()) / (2 * N),
         at.slope + u / (θ * N),
         at.curvature + ((1 - u) / (θ.square() * N)).reshape(1, 1),
@@ -200,7 +200,7 @@ def _most_supported(examples: Examples, upper: float) -> float:
 
 
 def minimise(
-    evaluate: Callable[[Tensor], Value],
+    evaluate: Callable[[Tensor], Curved],
     start: Float[Tensor, " p"],
     lower: Float[Tensor, " p"],
     upper: Float[Tensor, " p"] | None = None,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.calibrators._fit import Examples
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 _C = TypeVar("_C", bound="Calibrator")
 
@@ -49,7 +49,11 @@ class Calibrator(nn.Module, ABC):
     # What every caller meets.
 
     def fit(
-        self: _C, logits: Array, y: Array, confidence: Array | None = None, weight: Array | None = None
+        self: _C,
+        logits: TensorOrArray,
+        y: TensorOrArray,
+        confidence: TensorOrArray | None = None,
+        weight: TensorOrArray | None = None,
     ) -> _C:
         """Minimise the negative log-likelihood of (logits, y).
 
@@ -64,7 +68,7 @@ class Calibrator(nn.Module, ABC):
         return self
 
     def forward(
-        self, logit_samples: Array, confidence: Array | None = None
+        self, logit_samples: TensorOrArray, confidence: TensorOrArray | None = None
     ) -> Float[Tensor, "batch classes"]:
         """Calibrated log-probabilities, in the dtype and on the device of the logits."""
         if not self.fitted:
@@ -101,7 +105,7 @@ class Calibrator(nn.Module, ABC):
 
 
 def as_examples(
-    logits: Array, y: Array, confidence: Array | None, weight: Array | None
+    logits: TensorOrArray, y: TensorOrArray, confidence: TensorOrArray | None, weight: TensorOrArray | None
 ) -> tuple[Examples, Float[Tensor, " batch"] | None]:
     """Checked examples and their confidence; those of weight 0 are left out."""
     L = as_finite(logits, "logits", (2, 3))
@@ -130,7 +134,7 @@ def _with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tenso
     return L.double() if largest > 1e15 else L
 
 
-def _tensor(x: Array, name: str, ndims: tuple[int, ...]) -> Tensor:
+def _tensor(x: TensorOrArray, name: str, ndims: tuple[int, ...]) -> Tensor:
     """As it is while a graph is traced; elsewhere checked, with its gradient."""
     if torch.compiler.is_compiling():
         assert isinstance(x, Tensor)

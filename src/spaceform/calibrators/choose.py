@@ -5,12 +5,14 @@ import torch
 from spaceform.calibrators.base import Calibrator, as_examples
 from spaceform.calibrators.norm_aware import NormAwareTemperature, given
 from spaceform.calibrators.temperature import TemperatureScaling
-from spaceform.metrics.inputs import Array
+from spaceform.metrics.inputs import TensorOrArray
 
 _FOLDS = 5
 
 
-def choose(logits: Array, y: Array, confidence: Array, weight: Array | None = None) -> Calibrator:
+def choose(
+    logits: TensorOrArray, y: TensorOrArray, confidence: TensorOrArray, weight: TensorOrArray | None = None
+) -> Calibrator:
     """Plain temperature, or the one that depends on the norm where that is clearly better; fitted.
 
     Both are fitted without each fifth of the examples in turn. The norm enters where it lowers the negative

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.calibrators._fit import (
+    Curved,
     Examples,
-    Value,
     all_right,
     fit_inverse_temperature,
     last_decrease,
@@ -17,7 +17,7 @@ from spaceform.calibrators._fit import (
 )
 from spaceform.calibrators.base import Calibrator, weighted_quantiles
 from spaceform.heads.base import log_mean_softmax
-from spaceform.metrics.inputs import Array, as_finite
+from spaceform.metrics.inputs import TensorOrArray, as_finite
 
 _EQUAL = 1e-3
 """Logarithms of norms that differ by less are equal: float32 would make noise of a slope between them."""
@@ -48,7 +48,7 @@ class NormAwareTemperature(Calibrator):
             raise ValueError(f"knots must be an integer of at least 2, got {knots!r}")
         self.knots = knots
 
-    def temperature(self, confidence: Array) -> Float[Tensor, " batch"]:
+    def temperature(self, confidence: TensorOrArray) -> Float[Tensor, " batch"]:
         """T(κ) = 1/β(κ)."""
         return 1 / self._β(as_finite(confidence, "confidence", 1))
 
@@ -116,10 +116,10 @@ def _monotone_fit(
     basis, knots = (_monotone(x, at, rises) for x in (κ, at.exp()))
     N = examples.total
 
-    def evaluate(θ: Tensor) -> Value:
+    def evaluate(θ: Tensor) -> Curved:
         v = loss(examples, basis @ θ)
         doubt = knots @ θ / β - 1
-        return Value(
+        return Curved(
             v.value + float(doubt.square().sum()) / (2 * N),
             (basis.T @ v.slope + knots.T @ doubt / β) / N,
             (basis.T @ (basis * v.curvature[:, None]) + knots.T @ knots / β**2) / N,

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.calibrators._fit import (
+    Curved,
     Examples,
-    Value,
     all_right,
     fit_inverse_temperature,
     minimise,
@@ -42,9 +42,9 @@ class VectorScaling(Calibrator):
         β, K = fit_inverse_temperature(examples), examples.logits.shape[-1]
         start = torch.cat([torch.ones(K), torch.zeros(K)]).to(examples.weight)
 
-        def evaluate(θ: Tensor) -> Value:
+        def evaluate(θ: Tensor) -> Curved:
             v = vector_loss(examples, β, θ)
-            return Value(
+            return Curved(
                 v.value + self.ridge / 2 * float((θ - start).square().sum()),
                 v.slope + self.ridge * (θ - start),
                 v.curvature + self.ridge * torch.eye(2 * K).to(θ),

@@ -27,7 +27,7 @@ app = typer.Typer(
 study.register(app)
 run.register(app)
 features.register(app)
-app.add_typer(data.app, name="data")
+app.add_typer(data.data_app, name="data")
 
 
 def _version(wanted: bool) -> bool:

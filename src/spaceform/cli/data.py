@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The data sets that are known by name, and cached features.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="The data sets that are known by name, and cached features.", no_args_is_help=True
+)
 
 
-@app.command("list")
+@data_app.command("list")
 def data_list() -> None:
     """Which data sets there are, and which are here."""
     from spaceform.data import list_datasets
@@ -20,7 +22,7 @@ def data_list() -> None:
         )
 
 
-@app.command("get")
+@data_app.command("get")
 def data_get(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of data sets.")],
 ) -> None:
@@ -31,7 +33,7 @@ def data_get(
         typer.echo(f"{name}: {get(name)}")
 
 
-@app.command("check")
+@data_app.command("check")
 def data_check(
     what: Annotated[
         str,
@@ -49,7 +51,7 @@ def data_check(
         raise typer.Exit(1)
 
 
-@app.command("cache")
+@data_app.command("cache")
 def data_cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove what is listed.")] = False,
     entry: Annotated[

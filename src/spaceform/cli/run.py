@@ -25,7 +25,7 @@ Chosen = Annotated[
     ),
 ]
 
-Settings = Annotated[
+OneRecipeSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.1; repeatable."
@@ -33,7 +33,7 @@ Settings = Annotated[
 ]
 Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
-Workers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+DecodeWorkers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,11 +47,11 @@ def train(
         str, typer.Argument(metavar="RECIPE", help="A name (mnist/vmf, digits/cosine) or a .toml file.")
     ],
     out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
-    settings: Settings = None,
+    settings: OneRecipeSettings = None,
     devices: Devices = 1,
     nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
     accelerator: Accelerator = "auto",
-    workers: Workers = 0,
+    workers: DecodeWorkers = 0,
     log: Annotated[
         list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
     ] = None,
@@ -87,7 +87,7 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
-    workers: Workers = 0,
+    workers: DecodeWorkers = 0,
 ) -> None:
     """Measure a run on its test split; writes metrics.json and outputs.npz into its folder.
 

@@ -22,7 +22,7 @@ DataArgument = Annotated[
 Heads = Annotated[
     str, typer.Option(help="Comma-separated names, 'default', 'paper' for the paper's five, or 'all'.")
 ]
-Settings = Annotated[
+RecipeSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of every recipe; repeatable."),
 ]
@@ -30,7 +30,7 @@ Count = Annotated[
     int | None,
     typer.Option("--processes", help="Runs at a time, one thread each; default: one for each core.", min=1),
 ]
-Workers = Annotated[
+StudyDecodeWorkers = Annotated[
     int | None,
     typer.Option(help="Processes that decode the photos of a run; default: the cores to spare.", min=0),
 ]
@@ -97,9 +97,9 @@ def compare(
     minutes: Annotated[
         float | None, typer.Option(help="The best answer that so many minutes can give.", min=0)
     ] = None,
-    settings: Settings = None,
+    settings: RecipeSettings = None,
     processes: Count = None,
-    workers: Workers = None,
+    workers: StudyDecodeWorkers = None,
     on: Where = "processes",
     address: Address = "auto",
     cpus: Cpus = 1.0,
@@ -150,9 +150,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="A folder of studies, one for each data set.")] = Path(
         "spaceform-reproduce"
     ),
-    settings: Settings = None,
+    settings: RecipeSettings = None,
     processes: Count = None,
-    workers: Workers = None,
+    workers: StudyDecodeWorkers = None,
     on: Where = "processes",
     address: Address = "auto",
     cpus: Cpus = 1.0,
@@ -208,9 +208,9 @@ def search(
     net: NetName = None,
     weights: Weights = None,
     finetune: Finetune = False,
-    settings: Settings = None,
+    settings: RecipeSettings = None,
     processes: Count = None,
-    workers: Workers = None,
+    workers: StudyDecodeWorkers = None,
 ) -> None:
     """Search the rates and options of a head on the validation split, and write the best as a recipe.
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-Draws: TypeAlias = Int64[Tensor, "batch 5"]
+AugmentationDraws: TypeAlias = Int64[Tensor, "batch 5"]
 """For each image: row and column of the crop, whether to flip, row and column of the occluded patch."""
 
 
@@ -36,7 +36,9 @@ class Pixels:
         """Whether training images differ from evaluation images."""
         return self.pad > 0 or self.flip or self.occlusion > 0
 
-    def draw(self, batch: int, height: int, width: int, *, generator: torch.Generator | None = None) -> Draws:
+    def draw(
+        self, batch: int, height: int, width: int, *, generator: torch.Generator | None = None
+    ) -> AugmentationDraws:
         """The random integers for a batch."""
         if self.pad >= min(height, width) or self.occlusion > min(height, width):
             raise ValueError(
@@ -50,7 +52,7 @@ class Pixels:
         return torch.cat([crop, flip, top, left], dim=1)
 
     def train(
-        self, images: UInt8[Tensor, "batch channels height width"], draws: Draws
+        self, images: UInt8[Tensor, "batch channels height width"], draws: AugmentationDraws
     ) -> Float[Tensor, "batch channels height width"]:
         """Augmented images, float32, on the device of ``images``."""
         draws = draws.to(images.device, non_blocking=True)

@@ -7,14 +7,14 @@ from pathlib import Path
 from spaceform.data.dataset import DataError
 from spaceform.data.shards import ABOUT, Shards
 
-VARIABLE = "SPACEFORM_CACHE"
+CACHE_VARIABLE = "SPACEFORM_CACHE"
 
 
 def folder() -> Path:
     """Where the features are kept: in the folder that ``SPACEFORM_CACHE`` names, or in the user's cache."""
     import pooch
 
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(CACHE_VARIABLE)
     return (Path(named).expanduser() if named else Path(pooch.os_cache("spaceform"))) / "features"
 
 

@@ -18,7 +18,7 @@ from typing import Literal, final
 import torch
 
 from spaceform.data.dataset import DataError, Dataset, Task
-from spaceform.data.download import Progress, bar, fetch, unpack
+from spaceform.data.download import DownloadListener, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
@@ -27,7 +27,7 @@ from spaceform.data.shards import ABOUT, load_shards
 from spaceform.data.splits import split
 from spaceform.messages import counted
 
-VARIABLE = "SPACEFORM_DATA"
+DATA_VARIABLE = "SPACEFORM_DATA"
 
 
 @final
@@ -68,7 +68,7 @@ def load(what: str | Path, *, task: Task | None = None, download: bool = True) -
     return dataset if task is None else dataset.with_task(task)
 
 
-def get(name: str, progress: Progress | None = None) -> Path:
+def get(name: str, progress: DownloadListener | None = None) -> Path:
     """Find or download a data set, unpack it, and say where it is.
 
     What is here in part is completed. ``progress`` is called as bytes arrive; without it a bar is shown.
@@ -137,7 +137,7 @@ def data_folders() -> list[Path]:
     """Where data sets are looked for, first to last."""
     import pooch
 
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(DATA_VARIABLE)
     return [*([Path(named).expanduser()] if named else []), Path(pooch.os_cache("spaceform"))]
 
 
@@ -258,7 +258,7 @@ def _target() -> Path:
         if os.access(folder, os.W_OK):
             return folder
     raise DataError(
-        f"none of {', '.join(map(str, folders))} can be written to; set {VARIABLE} to a folder that can."
+        f"none of {', '.join(map(str, folders))} can be written to; set {DATA_VARIABLE} to a folder that can."
     )
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 Task: TypeAlias = Literal["classification", "retrieval"]
-Kind: TypeAlias = Literal["pixels", "features", "photos"]
+InputKind: TypeAlias = Literal["pixels", "features", "photos"]
 
 PARTS = {
     "train": "train",
@@ -96,7 +96,7 @@ class Dataset:
         return len(self.labels)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> InputKind:
         """What an item is: "pixels", "features" or "photos"."""
         if not isinstance(self.inputs, Tensor):
             return "photos"

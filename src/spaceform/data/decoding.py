@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Key = TypeVar("Key")
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 _AHEAD = 2
 """Batches that are decoded before they are asked for."""
@@ -20,15 +20,15 @@ def spare_workers() -> int:
 
 
 def ahead(
-    batches: Sequence[Sequence[Key]], work: Callable[[Key], Item], workers: int
-) -> Iterator[list[Item]]:
+    batches: Sequence[Sequence[Key]], work: Callable[[Key], _Item], workers: int
+) -> Iterator[list[_Item]]:
     """`work` of every key, batch by batch, in order; without workers it is done when it is asked for."""
     if not workers:
         for batch in batches:
             yield [work(key) for key in batch]
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        waiting: deque[list[Future[Item]]] = deque()
+        waiting: deque[list[Future[_Item]]] = deque()
         try:
             for batch in batches:
                 waiting.append([pool.submit(work, key) for key in batch])

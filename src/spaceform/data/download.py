@@ -21,7 +21,7 @@ CHUNK = 1 << 14  # what a cut connection can cost
 ATTEMPTS = 5
 TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
 
-Progress = Callable[[str, int, int | None], None]
+DownloadListener = Callable[[str, int, int | None], None]
 """Called with the file's name, the bytes so far and the bytes in all, if known."""
 
 
@@ -40,7 +40,11 @@ class Resume:
     """A pooch downloader that keeps the bytes it has in ``part`` and asks for the rest."""
 
     def __init__(
-        self, part: Path, progress: Progress | None = None, attempts: int = ATTEMPTS, wait: float = 1.0
+        self,
+        part: Path,
+        progress: DownloadListener | None = None,
+        attempts: int = ATTEMPTS,
+        wait: float = 1.0,
     ) -> None:
         self._part = part
         self._progress = progress
@@ -99,7 +103,7 @@ class Resume:
 
 
 @contextmanager
-def bar() -> Iterator[Progress]:
+def bar() -> Iterator[DownloadListener]:
     """A progress bar on standard error, or a line for each file where that is not a terminal."""
     from rich import progress as rich
     from rich.console import Console
@@ -126,7 +130,9 @@ def bar() -> Iterator[Progress]:
         yield advance
 
 
-def fetch(remote: Remote, folder: Path, progress: Progress | None = None, *, wait: float = 1.0) -> Path:
+def fetch(
+    remote: Remote, folder: Path, progress: DownloadListener | None = None, *, wait: float = 1.0
+) -> Path:
     """The file, from the first address that gives it with the right checksum; one that is here is checked."""
     import pooch
     import requests

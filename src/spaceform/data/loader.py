@@ -20,7 +20,7 @@ from spaceform.data.sampler import EpisodicSampler
 Preprocessing: TypeAlias = Pixels | Photos | None
 """How inputs reach the net; None for features, which go as they are."""
 
-Item: TypeAlias = tuple[Tensor, int] | DataError
+DecodedPhoto: TypeAlias = tuple[Tensor, int] | DataError
 """A decoded photo and its index, or what is wrong with the file."""
 
 _AUGMENTATION = 1  # the stream of random numbers beside the sampler's own
@@ -166,7 +166,7 @@ class _Keyed:
 
 
 @final
-class _Decoded(TorchDataset[Item]):
+class _Decoded(TorchDataset[DecodedPhoto]):
     """Photos by (index, seed); a negative seed means no augmentation."""
 
     def __init__(self, dataset: Dataset, how: Photos) -> None:
@@ -178,7 +178,7 @@ class _Decoded(TorchDataset[Item]):
     def __len__(self) -> int:
         return len(self._paths)
 
-    def __getitem__(self, key: tuple[int, int]) -> Item:
+    def __getitem__(self, key: tuple[int, int]) -> DecodedPhoto:
         index, seed = key
         path = self._paths[index]
         try:
@@ -187,7 +187,7 @@ class _Decoded(TorchDataset[Item]):
             return error  # handed over as a value: raised in a worker it would arrive wrapped in a traceback
 
 
-def _collate(items: list[Item]) -> tuple[Tensor, Tensor] | DataError:
+def _collate(items: list[DecodedPhoto]) -> tuple[Tensor, Tensor] | DataError:
     good = []
     for item in items:
         if isinstance(item, DataError):
@@ -203,7 +203,7 @@ def _photo_loader(
     workers: int,
     device: torch.device | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    loader: DataLoader[Item] = DataLoader(
+    loader: DataLoader[DecodedPhoto] = DataLoader(
         _Decoded(dataset, how),
         batch_sampler=keys,
         num_workers=workers,

@@ -20,7 +20,7 @@ from spaceform.data.guard import require_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Range: TypeAlias = tuple[float, float]
+Between: TypeAlias = tuple[float, float]
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 """What is decoded, whatever a file is called: an EPS file, for one, would start Ghostscript."""
@@ -41,12 +41,12 @@ class Photos:
 
     resize: int | tuple[int, int] = 256
     size: int = 224
-    brightness: Range | None = None
-    contrast: Range | None = None
-    saturation: Range | None = None
-    hue: Range | None = None
-    crop_area: Range = (0.16, 1.0)
-    crop_aspect: Range = (0.75, 1.33)
+    brightness: Between | None = None
+    contrast: Between | None = None
+    saturation: Between | None = None
+    hue: Between | None = None
+    crop_area: Between = (0.16, 1.0)
+    crop_aspect: Between = (0.75, 1.33)
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     resampling: Literal["bilinear", "bicubic"] = "bilinear"

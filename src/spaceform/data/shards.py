@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 ABOUT = "features.json"
-FORMAT = "spaceform-features-1"
+SHARDS_FORMAT = "spaceform-features-1"
 
 
 @final
@@ -53,7 +53,7 @@ class About:
     """Items that could not be read and were left out."""
     photos: str = ""
     """`digest_of_photos` of what the rows were made of."""
-    format: str = FORMAT
+    format: str = SHARDS_FORMAT
 
 
 @final
@@ -110,8 +110,10 @@ class Shards:
             raise DataError(
                 f"{path} is damaged or not written by this program; extract the features again."
             ) from None
-        if about.format != FORMAT:
-            raise DataError(f"{path} has the format {about.format!r}, not {FORMAT!r}; extract them again.")
+        if about.format != SHARDS_FORMAT:
+            raise DataError(
+                f"{path} has the format {about.format!r}, not {SHARDS_FORMAT!r}; extract them again."
+            )
         return cls(folder, about)
 
     @classmethod

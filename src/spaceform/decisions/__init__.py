@@ -8,7 +8,7 @@ from spaceform.decisions.pairs import PAIRS, Pairs, SimilarityPairs, VonMisesFis
 from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
 from spaceform.decisions.sets import PredictionSets
-from spaceform.decisions.unknown import Energy, Evidence, UnknownScore
+from spaceform.decisions.unknown import Energy, OwnEvidence, UnknownScore
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 
 __all__ = [
@@ -18,12 +18,12 @@ __all__ = [
     "AdaptiveSets",
     "ChosenScore",
     "Energy",
-    "Evidence",
     "Known",
     "LeastAmbiguousSets",
     "Mahalanobis",
     "NearestNeighbours",
     "NormAwareSets",
+    "OwnEvidence",
     "Pairs",
     "PredictionSets",
     "Refusal",

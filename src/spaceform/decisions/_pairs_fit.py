@@ -12,7 +12,7 @@ MOST = 50_000
 """Pairs of each kind. Cllr of as many is known to half a per cent."""
 
 
-class Start(NamedTuple):
+class FitStart(NamedTuple):
     """Where a fit begins: the free part of the shape, the part that stays, and the line."""
 
     free: Float[Tensor, " p"]
@@ -68,7 +68,7 @@ def _different_pairs(y: Int[Tensor, " n"], g: torch.Generator) -> Int[Tensor, "2
 
 def fit_ratio(
     ratio: Callable[[Tensor], Float[Tensor, " pairs"]],
-    start: Start,
+    start: FitStart,
     same: Bool[Tensor, " pairs"],
     classes: int,
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "2"]]:

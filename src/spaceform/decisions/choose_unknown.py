@@ -6,28 +6,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.unknown import Energy, Evidence, UnknownScore
+from spaceform.decisions.unknown import Energy, OwnEvidence, UnknownScore
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 from spaceform.geometry import Geometry
 from spaceform.metrics.confidence import ood_auroc
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 _FOLDS = 5
 
 UNKNOWN_SCORES: dict[str, type[UnknownScore]] = {
-    kind.name: kind for kind in (Energy, Evidence, NearestNeighbours, Mahalanobis)
+    kind.name: kind for kind in (Energy, OwnEvidence, NearestNeighbours, Mahalanobis)
 }
 
 
 class Known(NamedTuple):
     """What a trained model says of items of known classes."""
 
-    z: Array
+    z: TensorOrArray
     """Embeddings."""
-    y: Array
-    logits: Array
+    y: TensorOrArray
+    logits: TensorOrArray
     """`head.logit_samples(z)`."""
-    confidence: Array
+    confidence: TensorOrArray
     """`head.confidence(z)`."""
 
 
@@ -38,14 +38,16 @@ class ChosenScore(NamedTuple):
     auroc: dict[str, float]
 
 
-def choose_unknown(z: Array, y: Array, held_out: Known, geometry: Geometry | None = None) -> ChosenScore:
+def choose_unknown(
+    z: TensorOrArray, y: TensorOrArray, held_out: Known, geometry: Geometry | None = None
+) -> ChosenScore:
     """The score that best tells held-out items of known classes from those of classes made unknown.
 
     z and y are embeddings and labels of training items. Each fifth of the classes in turn is made unknown:
     its training items are not shown to the score, its logits are taken away, and its held-out items stand for
     unknown ones. The net itself has seen these classes, so this says which score to prefer and not how well
-    it will do. What ignores classes, as `Evidence` does, finds none of them and is chosen only where nothing
-    else finds any. The chosen score is then fitted to all training items.
+    it will do. What ignores classes, as `OwnEvidence` does, finds none of them and is chosen only where
+    nothing else finds any. The chosen score is then fitted to all training items.
     """
     held = _checked(held_out)
     classes = held.logits.shape[-1]

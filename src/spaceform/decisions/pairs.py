@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from spaceform.decisions._pairs_fit import Start, fit_ratio, pair_rows
+from spaceform.decisions._pairs_fit import FitStart, fit_ratio, pair_rows
 from spaceform.geometry import Geometry, Sphere
 from spaceform.geometry.base import direction
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 from spaceform.metrics.ranks import checked_share
 from spaceform.metrics.verification import accept_threshold
 from spaceform.special import concentration_from_mean_resultant_length, log_normalizer_difference
@@ -73,7 +73,7 @@ class Pairs(nn.Module, ABC):
     @abstractmethod
     def _start(
         self, statistics: Float[Tensor, "numbers pairs"], same: Bool[Tensor, " pairs"], dim: int
-    ) -> Start:
+    ) -> FitStart:
         """Where the fit begins."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Pairs(nn.Module, ABC):
 
     # What every caller meets.
 
-    def fit(self: _P, z: Array, y: Array) -> _P:
+    def fit(self: _P, z: TensorOrArray, y: TensorOrArray) -> _P:
         """Learn from pairs of held-out items: at most 50,000 of one class and as many of two."""
         x = _embeddings(z, "z", (2,)).cpu()
         labels = as_labels(y, "y", len(x)).cpu()
@@ -112,18 +112,18 @@ class Pairs(nn.Module, ABC):
         self.different = self._lined(self._of_statistics(self.shape, statistics[:, ~same], dim))
         return self
 
-    def forward(self, z1: Array, z2: Array) -> Float[Tensor, " batch"]:
+    def forward(self, z1: TensorOrArray, z2: TensorOrArray) -> Float[Tensor, " batch"]:
         """The calibrated ratio of aligned pairs; an enrolment of several items is (batch, items, dim)."""
         a, b = self._members(z1, z2)
         if len(a) != len(b):
             raise ValueError(f"z1 has {len(a)} entries, z2 {len(b)}; pairs need as many, or use all_pairs")
         return self._lined(self._of_members(a, b, True))
 
-    def all_pairs(self, z1: Array, z2: Array) -> Float[Tensor, "n m"]:
+    def all_pairs(self, z1: TensorOrArray, z2: TensorOrArray) -> Float[Tensor, "n m"]:
         """The calibrated ratio of each of z1 with each of z2."""
         return self._lined(self._of_members(*self._members(z1, z2), False))
 
-    def same(self, z1: Array, z2: Array, *, prior: float = 0.5) -> Float[Tensor, " batch"]:
+    def same(self, z1: TensorOrArray, z2: TensorOrArray, *, prior: float = 0.5) -> Float[Tensor, " batch"]:
         """The probability that aligned pairs share a class, where a share `prior` of all pairs does."""
         odds = torch.tensor(checked_share(prior, "prior"), dtype=torch.float64).logit()
         ratio = self(z1, z2)
@@ -138,7 +138,7 @@ class Pairs(nn.Module, ABC):
         scale, offset = self.line.to(ratio)
         return scale * ratio + offset
 
-    def _members(self, z1: Array, z2: Array) -> tuple[Tensor, Tensor]:
+    def _members(self, z1: TensorOrArray, z2: TensorOrArray) -> tuple[Tensor, Tensor]:
         self._check_fitted()
         a, b = _embeddings(z1, "z1", (2, 3)), _embeddings(z2, "z2", (2, 3))
         if a.shape[-1] != b.shape[-1]:
@@ -178,11 +178,11 @@ class VonMisesFisherPairs(Pairs):
 
     def _start(
         self, statistics: Float[Tensor, "numbers pairs"], same: Bool[Tensor, " pairs"], dim: int
-    ) -> Start:
+    ) -> FitStart:
         # E[μ₁·μ₂ | one class] = A(k)².
         r = statistics[0, same].mean().clamp(1e-4, 0.9999).sqrt()
         k = concentration_from_mean_resultant_length(r, dim)
-        return Start(torch.stack([k.log(), torch.zeros_like(k)]), statistics[1:].mean()[None], 1.0, 0.0)
+        return FitStart(torch.stack([k.log(), torch.zeros_like(k)]), statistics[1:].mean()[None], 1.0, 0.0)
 
     def _of_statistics(
         self, shape: Float[Tensor, " p"], statistics: Float[Tensor, "numbers pairs"], dim: int
@@ -224,14 +224,14 @@ class SimilarityPairs(Pairs):
         statistics: Float[Tensor, "numbers pairs"],
         same: Bool[Tensor, " pairs"],
         dim: int,  # noqa: ARG002
-    ) -> Start:
+    ) -> FitStart:
         # The ratio of two normal laws that share one variance.
         one, other = statistics[0, same], statistics[0, ~same]
         variance = (one.var(correction=0) + other.var(correction=0)) / 2
         gap = (one.mean() - other.mean()).clamp_min(1e-6)
         scale = float(gap / variance.clamp_min(1e-6 * float(gap) ** 2))
         nothing = statistics.new_zeros(0)
-        return Start(nothing, nothing, scale, -scale * float(one.mean() + other.mean()) / 2)
+        return FitStart(nothing, nothing, scale, -scale * float(one.mean() + other.mean()) / 2)
 
     def _of_statistics(
         self,
@@ -259,7 +259,7 @@ def _concentration(shape: Float[Tensor, " p"], log_norm: Float[Tensor, "*batch"]
     return (a + b.clamp_min(0) * (log_norm - c)).clamp(-18, 18).exp()
 
 
-def _embeddings(z: Array, name: str, axes: tuple[int, ...]) -> Tensor:
+def _embeddings(z: TensorOrArray, name: str, axes: tuple[int, ...]) -> Tensor:
     x = as_finite(z, name, axes)
     zero = (x == 0).all(-1).flatten().nonzero()
     if len(zero):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from spaceform.metrics.inputs import Array, as_finite
+from spaceform.metrics.inputs import TensorOrArray, as_finite
 from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 
@@ -26,7 +26,7 @@ class Refusal(nn.Module):
         self.share = checked_share(share, "share")
         self.register_buffer("threshold", torch.tensor(torch.nan, dtype=torch.float64))
 
-    def fit(self, scores: Array) -> "Refusal":
+    def fit(self, scores: TensorOrArray) -> "Refusal":
         """Find the threshold on scores of held-out items of known classes."""
         s = as_finite(scores, "scores", 1)
         k = lowest_left_out(len(s), self.share)
@@ -39,7 +39,7 @@ class Refusal(nn.Module):
         self.threshold = s.sort().values[k - 1].double().cpu()
         return self
 
-    def forward(self, scores: Array) -> Bool[Tensor, " batch"]:
+    def forward(self, scores: TensorOrArray) -> Bool[Tensor, " batch"]:
         """Which items are unknown."""
         if torch.compiler.is_compiling():
             assert isinstance(scores, Tensor)

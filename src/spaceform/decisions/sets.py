@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from spaceform.metrics.inputs import Array, as_finite, as_labels, as_probs
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels, as_probs
 from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 _S = TypeVar("_S", bound="PredictionSets")
@@ -65,7 +65,9 @@ class PredictionSets(nn.Module, ABC):
 
     # What every caller meets.
 
-    def fit(self: _S, probabilities: Array, labels: Array, confidence: Array | None = None) -> _S:
+    def fit(
+        self: _S, probabilities: TensorOrArray, labels: TensorOrArray, confidence: TensorOrArray | None = None
+    ) -> _S:
         """Find the threshold on held-out items; `confidence` is `head.confidence(z)`, one number an item."""
         p = as_probs(probabilities, "probabilities")
         y = as_labels(labels, "labels", *p.shape).to(p.device)
@@ -81,7 +83,9 @@ class PredictionSets(nn.Module, ABC):
         )
         return self
 
-    def forward(self, probabilities: Array, confidence: Array | None = None) -> Bool[Tensor, "batch classes"]:
+    def forward(
+        self, probabilities: TensorOrArray, confidence: TensorOrArray | None = None
+    ) -> Bool[Tensor, "batch classes"]:
         """Which classes are in the set of each item."""
         if not self.fitted:
             raise ValueError(
@@ -98,7 +102,9 @@ class PredictionSets(nn.Module, ABC):
         """Whether it has been fitted, or has loaded a state."""
         return self.threshold.numel() > 0
 
-    def _inputs(self, probabilities: Array, confidence: Array | None) -> tuple[Tensor, Tensor | None]:
+    def _inputs(
+        self, probabilities: TensorOrArray, confidence: TensorOrArray | None
+    ) -> tuple[Tensor, Tensor | None]:
         """As they are while a graph is traced; elsewhere checked."""
         if torch.compiler.is_compiling():
             assert isinstance(probabilities, Tensor)

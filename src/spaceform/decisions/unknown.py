@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from spaceform.geometry import Geometry, Sphere
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 _U = TypeVar("_U", bound="UnknownScore")
 
@@ -27,14 +27,14 @@ class UnknownScore(nn.Module, ABC):
         super().__init__()
         self.geometry = Sphere() if geometry is None else geometry
 
-    def fit(self: _U, z: Array, y: Array) -> _U:
+    def fit(self: _U, z: TensorOrArray, y: TensorOrArray) -> _U:
         """Look at training items of the known classes."""
         x = as_finite(z, "z", 2)
         self._fit(x, as_labels(y, "y", len(x)).to(x.device))
         return self
 
     def forward(
-        self, z: Array, logit_samples: Array, confidence: Array | None = None
+        self, z: TensorOrArray, logit_samples: TensorOrArray, confidence: TensorOrArray | None = None
     ) -> Float[Tensor, " batch"]:
         """The score of each item."""
         if torch.compiler.is_compiling():
@@ -89,7 +89,7 @@ class Energy(UnknownScore):
 
 
 @final
-class Evidence(UnknownScore):
+class OwnEvidence(UnknownScore):
     """The head's own confidence: the norm or concentration of the embedding. Nothing is fitted."""
 
     name = "evidence"
@@ -103,7 +103,7 @@ class Evidence(UnknownScore):
         confidence: Float[Tensor, " batch"] | None,
     ) -> Float[Tensor, " batch"]:
         if confidence is None:
-            raise ValueError("Evidence needs confidence, one number per item; pass head.confidence(z)")
+            raise ValueError("OwnEvidence needs confidence, one number per item; pass head.confidence(z)")
         return confidence
 
 

@@ -41,7 +41,7 @@ def unfold_rows(x: Tensor, size: int, rows: int) -> Tensor:
     return x.unflatten(rows, (size, x.shape[rows] // max(size, 1)))
 
 
-Rows = Float[Tensor, " rows"]
+_Rows = Float[Tensor, " rows"]
 Points = Float[Tensor, "*points rows"]
 
 
@@ -54,10 +54,10 @@ class AngleDensity(ABC):
     dim: int
 
     @abstractmethod
-    def __init__(self, concentration: Rows, dim: int) -> None: ...
+    def __init__(self, concentration: _Rows, dim: int) -> None: ...
 
     @abstractmethod
-    def reach(self, drop: float) -> tuple[Rows, Rows]:
+    def reach(self, drop: float) -> tuple[_Rows, _Rows]:
         """Offsets (low, high) beyond which ℓ is at least `drop` below the mode, or the sphere ends."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from spaceform.distributions._inversion import (
     AngleDensity,
     Points,
-    Rows,
+    _Rows,
     angle_quantile,
     check_levels,
     inside,
@@ -34,13 +34,13 @@ class _PowerSphericalAngle(AngleDensity):
     tanhᵃx sechᵇx, a = n − 2, b = n − 1 + 2κ.
     """
 
-    def __init__(self, concentration: Rows, dim: int) -> None:
+    def __init__(self, concentration: _Rows, dim: int) -> None:
         self.dim, self.a = dim, torch.full_like(concentration, dim - 2)
         self.b = 2 * concentration + (dim - 1)
         self.tanh = (self.a / (self.a + self.b)).sqrt()
         self.mode = (self.a / self.b).sqrt().asinh()
 
-    def reach(self, drop: float) -> tuple[Rows, Rows]:
+    def reach(self, drop: float) -> tuple[_Rows, _Rows]:
         far = _log_to_x(drop / self.b)  # ℓ ≤ −b log cosh δ = −drop
         return -torch.minimum(self.mode, far), far
 

@@ -12,7 +12,7 @@ from spaceform.distributions._arguments import check_directions, check_floating,
 from spaceform.distributions._inversion import (
     AngleDensity,
     Points,
-    Rows,
+    _Rows,
     angle_quantile,
     check_levels,
     inside,
@@ -38,7 +38,7 @@ _MOST = 1e8
 class _VonMisesFisherAngle(AngleDensity):
     """θ with density ∝ sinⁿ⁻²θ exp(κ cos θ); the coordinate is θ/2."""
 
-    def __init__(self, concentration: Rows, dim: int) -> None:
+    def __init__(self, concentration: _Rows, dim: int) -> None:
         k = concentration
         a = torch.full_like(k, dim - 2)
         self.k, self.dim, self.a = k, dim, a
@@ -51,7 +51,7 @@ class _VonMisesFisherAngle(AngleDensity):
             self.pull, self.push = 2 * a / self.sin, 2 * k * self.sin
         self.mode = torch.atan2(self.sin, self.cos) / 2
 
-    def reach(self, drop: float) -> tuple[Rows, Rows]:
+    def reach(self, drop: float) -> tuple[_Rows, _Rows]:
         far = torch.asin((drop / (2 * self.q)).sqrt().clamp(max=1))  # 2q sin²δ = drop
         return -torch.minimum(self.mode, far), torch.minimum(pi / 2 - self.mode, far)
 

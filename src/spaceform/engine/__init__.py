@@ -13,7 +13,7 @@ recipes, folders, studies or the command line.
 
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.fit import (
-    Look,
+    EpochRecord,
     Rehearsal,
     finish,
     fit,
@@ -23,26 +23,26 @@ from spaceform.engine.fit import (
     weighted_nll,
 )
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
-from spaceform.engine.rows import Part, Rows, folds, joined, parts_of
+from spaceform.engine.rows import Rows, TrainingSplit, folds, joined, parts_of
 from spaceform.engine.search import NothingTrained, Outcome, Trial, search
 from spaceform.engine.space import space
-from spaceform.engine.training import DRAWS, Diverged, Model, Training
+from spaceform.engine.training import PREDICTION_DRAWS, CandidateDiverged, FeaturesModel, Training
 
 __all__ = [
-    "DRAWS",
+    "PREDICTION_DRAWS",
     "REFERENCES",
     "Candidate",
-    "Diverged",
-    "Look",
-    "Model",
+    "CandidateDiverged",
+    "EpochRecord",
+    "FeaturesModel",
     "NothingTrained",
     "Outcome",
-    "Part",
     "Reference",
     "Rehearsal",
     "Rows",
     "Setting",
     "Training",
+    "TrainingSplit",
     "Trial",
     "finish",
     "fit",

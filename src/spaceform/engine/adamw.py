@@ -15,7 +15,7 @@ _BETAS = 0.9, 0.999
 _EPSILON = 1e-8
 
 
-class Group(NamedTuple):
+class RatedParameters(NamedTuple):
     """Parameters that share a rate and a decay."""
 
     parameters: Sequence[nn.Parameter]
@@ -25,10 +25,10 @@ class Group(NamedTuple):
 
 
 @final
-class AdamW:
+class FusedAdamW:
     """Loshchilov and Hutter 2019, with the rate as an argument of every step."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[RatedParameters]) -> None:
         self._groups = [_Moments(group) for group in groups if group.parameters]
 
     def zero_grad(self) -> None:
@@ -48,7 +48,7 @@ class AdamW:
 class _Moments:
     """The running moments of the gradients of a group."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RatedParameters) -> None:
         self.parameters, self.relative, self.weight_decay = [*group.parameters], group.relative, group[2]
         self.first = [torch.zeros_like(p.detach()) for p in self.parameters]
         self.second = [torch.zeros_like(p.detach()) for p in self.parameters]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from spaceform.calibrators import TemperatureScaling
 from spaceform.engine.candidate import Candidate
-from spaceform.engine.rows import Part, Rows, inputs_of
-from spaceform.engine.training import Diverged, Model, Training
+from spaceform.engine.rows import Rows, TrainingSplit, inputs_of
+from spaceform.engine.training import CandidateDiverged, FeaturesModel, Training
 from spaceform.heads import Head
 from spaceform.heads.base import log_mean_softmax
 
@@ -44,7 +44,7 @@ _LOG_TEMPERATURE_SPREAD = 0.5
 """Of the prior of log T: a held-out part without mistakes would send T to 0."""
 
 
-class Look(NamedTuple):
+class EpochRecord(NamedTuple):
     """What was seen after an epoch: its number from 1, the training objective, loss and accuracy held out."""
 
     epoch: int
@@ -58,8 +58,8 @@ class Look(NamedTuple):
 class Rehearsal:
     """Models trained with parts held out, at the best epoch."""
 
-    models: tuple[Model, ...]
-    history: tuple[Look, ...]
+    models: tuple[FeaturesModel, ...]
+    history: tuple[EpochRecord, ...]
     best_epoch: int
     """From 1."""
     logits: Float[Tensor, "draws n classes"]
@@ -87,18 +87,18 @@ def fit(
     head: str | type[Head], candidate: Candidate, train: Rows, held_out: Rows, *, seed: int, classes: int
 ) -> Rehearsal:
     """Train on `train`, watch `held_out`, keep the best epoch: `models` has one model."""
-    return rehearse(head, candidate, [Part.of(train, held_out)], seed=seed, classes=classes)
+    return rehearse(head, candidate, [TrainingSplit.of(train, held_out)], seed=seed, classes=classes)
 
 
 def rehearse(
-    head: str | type[Head], candidate: Candidate, parts: Sequence[Part], *, seed: int, classes: int
+    head: str | type[Head], candidate: Candidate, parts: Sequence[TrainingSplit], *, seed: int, classes: int
 ) -> Rehearsal:
     """Train on every part, all in step; the best epoch is that of the loss of all held-out rows."""
     started = time.perf_counter()
     runs = [Training(head, candidate, part.train, seed=seed, classes=classes) for part in parts]
     y = torch.cat([part.held_out.y for part in parts])
     w = torch.cat([part.held_out.weight for part in parts])
-    history: list[Look] = []
+    history: list[EpochRecord] = []
     every = max(1, candidate.epochs // _LOOKS)
     best, states, logits = 0, [run.state() for run in runs], torch.empty(0)
     for epoch in range(1, candidate.epochs + 1):
@@ -109,9 +109,9 @@ def rehearse(
         seen = torch.cat(found, dim=1)
         nll = weighted_nll(seen, y, w)
         if not math.isfinite(nll):
-            raise Diverged(f"the held-out loss is {nll} after epoch {epoch}; try a lower lr")
+            raise CandidateDiverged(f"the held-out loss is {nll} after epoch {epoch}; try a lower lr")
         lowest = min((look.held_out_nll for look in history), default=nll)
-        history.append(Look(epoch, sum(objectives) / len(runs), nll, _accuracy(seen, y, w)))
+        history.append(EpochRecord(epoch, sum(objectives) / len(runs), nll, _accuracy(seen, y, w)))
         if nll <= lowest * (1 + _SLACK):
             best, states, logits = epoch, [run.state() for run in runs], seen
         elif epoch - best > _PATIENCE * candidate.epochs:
@@ -130,7 +130,7 @@ def finish(
     *,
     seed: int,
     classes: int,
-) -> Model:
+) -> FeaturesModel:
     """A model of all rows, those held out among them.
 
     The only model of a rehearsal goes on from where it is, a third as long at a falling rate. Where folds
@@ -150,7 +150,7 @@ def finish(
 
 def refit(
     head: str | type[Head], candidate: Candidate, rows: Rows, *, epochs: int, seed: int, classes: int
-) -> Model:
+) -> FeaturesModel:
     """Train on all rows for the first `epochs` of the candidate's schedule; nothing is held out."""
     inputs = inputs_of(rows)
     rows = rows.seen_by(inputs)

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spaceform.engine.rows import Part, Rows, joined
+from spaceform.engine.rows import Rows, TrainingSplit, joined
 
-Array = NDArray[np.float64]
+_Floats = NDArray[np.float64]
 
 _FLOOR = 1e-6
 """A probability is never taken for less: a tree's leaf or k neighbours without a class are not proof."""
@@ -58,9 +58,9 @@ class Reference:
     name: str
     settings: tuple[Setting, ...]
     best: Setting
-    held_out_probabilities: Array
+    held_out_probabilities: _Floats
     """Of the held-out rows of all parts, part after part, by models that did not see them."""
-    probabilities: Array
+    probabilities: _Floats
     """Of the rows asked for."""
     fit_seconds: float
     """Of the chosen model alone."""
@@ -68,7 +68,13 @@ class Reference:
 
 
 def reference(
-    name: str, parts: Sequence[Part], x: torch.Tensor, *, classes: int, trials: int = 16, seed: int = 0
+    name: str,
+    parts: Sequence[TrainingSplit],
+    x: torch.Tensor,
+    *,
+    classes: int,
+    trials: int = 16,
+    seed: int = 0,
 ) -> Reference:
     """Choose the setting of `name` on `parts`; predict `x`, features as they came in.
 
@@ -103,13 +109,13 @@ def reference(
     return Reference(name, tuple(settings), settings[best], best_p, probabilities, *times)
 
 
-def _whole(parts: Sequence[Part]) -> Part:
+def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
     """All rows that are not for testing: as a run on features is trained in the end."""
     raw = [_raw(part.held_out, part) for part in parts]
     if len(parts) == 1:  # of folds, those held out are all the rows there are
         raw.append(_raw(parts[0].train, parts[0]))
     rows = reduce(joined, raw)
-    return Part.of(rows, rows)
+    return TrainingSplit.of(rows, rows)
 
 
 def _x(rows: Rows) -> NDArray[Any]:
@@ -117,17 +123,17 @@ def _x(rows: Rows) -> NDArray[Any]:
     return x
 
 
-def _raw(rows: Rows, part: Part) -> Rows:
+def _raw(rows: Rows, part: TrainingSplit) -> Rows:
     inverse = part.inputs.inverse
     x = rows.x / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
     return Rows(x, rows.y, rows.weight)
 
 
-def _spread(p: NDArray[Any], labels: NDArray[Any], classes: int) -> Array:
+def _spread(p: NDArray[Any], labels: NDArray[Any], classes: int) -> _Floats:
     """Probabilities of all classes, also of those without a training row, none of them zero."""
     full = np.full((len(p), classes), _FLOOR)
     full[:, labels] = np.maximum(p, _FLOOR)
-    whole: Array = full / full.sum(1, keepdims=True)
+    whole: _Floats = full / full.sum(1, keepdims=True)
     return whole
 
 
@@ -140,7 +146,7 @@ class _Family(ABC):
         self.fitted: dict[str, Any] | None = None
 
     @abstractmethod
-    def predict(self, x: NDArray[Any], **options: Any) -> Array: ...
+    def predict(self, x: NDArray[Any], **options: Any) -> _Floats: ...
 
 
 class _Sklearn(_Family):
@@ -149,7 +155,7 @@ class _Sklearn(_Family):
     @abstractmethod
     def _model(self, **options: Any) -> Any: ...
 
-    def predict(self, x: NDArray[Any], **options: Any) -> Array:
+    def predict(self, x: NDArray[Any], **options: Any) -> _Floats:
         from sklearn.exceptions import ConvergenceWarning
 
         if self.fitted != options:
@@ -192,7 +198,7 @@ class _Boosting(_Sklearn):
 class _Neighbours(_Family):
     """The nearest rows are looked up once for every metric and every x."""
 
-    def predict(self, x: NDArray[Any], **options: Any) -> Array:
+    def predict(self, x: NDArray[Any], **options: Any) -> _Floats:
         near = self._near(x, options["metric"])[:, : options["k"]]
         votes = np.zeros((len(x), self.classes))
         np.add.at(votes, (np.arange(len(x))[:, None], self.y[near]), self.weight[near])
@@ -211,17 +217,17 @@ class _Neighbours(_Family):
         return self.nearest
 
 
-def _logistic_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:  # noqa: ARG001
+def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:  # noqa: ARG001
     return [{"C": float(C)} for C in np.geomspace(1e-3, 1e2, trials)]
 
 
-def _neighbour_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _neighbour_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:
     most = min(_MOST_NEIGHBOURS, *(len(part.train) for part in parts))
     ks = sorted({round(k) for k in np.geomspace(1, most, max(1, trials // 2))})
     return [{"k": k, "metric": metric} for metric in ("cosine", "euclidean") for k in ks]
 
 
-def _boosting_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any]]:  # noqa: ARG001
+def _boosting_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:  # noqa: ARG001
     """Four: a trial costs as much as many of a head's, and they differ little."""
     grid = [{"learning_rate": rate, "max_leaf_nodes": leaves} for leaves in (31, 15) for rate in (0.1, 0.05)]
     return grid[: max(1, trials)]
@@ -230,7 +236,7 @@ def _boosting_settings(trials: int, parts: Sequence[Part]) -> list[dict[str, Any
 @final
 @dataclass(frozen=True)
 class _Kind:
-    settings: Callable[[int, Sequence[Part]], list[dict[str, Any]]]
+    settings: Callable[[int, Sequence[TrainingSplit]], list[dict[str, Any]]]
     family: Callable[[Rows, int, int], _Family]
     one_valley: bool
     """Whether the loss falls and then rises along the settings."""

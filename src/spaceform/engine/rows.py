@@ -43,7 +43,7 @@ class Rows:
         return Rows(inputs(self.x).float(), self.y, self.weight.float())
 
 
-class Part(NamedTuple):
+class TrainingSplit(NamedTuple):
     """Rows to train on and rows held out, both as `inputs` leaves them."""
 
     train: Rows
@@ -51,10 +51,10 @@ class Part(NamedTuple):
     inputs: Standardised
 
     @staticmethod
-    def of(train: Rows, held_out: Rows) -> "Part":
+    def of(train: Rows, held_out: Rows) -> "TrainingSplit":
         """Standardise both as the first of them asks for."""
         inputs = inputs_of(train)
-        return Part(train.seen_by(inputs), held_out.seen_by(inputs), inputs)
+        return TrainingSplit(train.seen_by(inputs), held_out.seen_by(inputs), inputs)
 
 
 def inputs_of(rows: Rows) -> Standardised:
@@ -62,13 +62,13 @@ def inputs_of(rows: Rows) -> Standardised:
     return Standardised(rows.x.shape[1]).to(rows.x.device).fit(rows.x, rows.weight)
 
 
-def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[Part]:
+def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[TrainingSplit]:
     """One part; or three folds of all rows, where `held_out` is missing or has fewer than 200."""
     if held_out is not None and len(held_out) >= SMALLEST_HELD_OUT:
-        return [Part.of(train, held_out)]
+        return [TrainingSplit.of(train, held_out)]
     rows = train if held_out is None else joined(train, held_out)
     fold = folds(rows, seed=seed)
-    return [Part.of(rows[fold != i], rows[fold == i]) for i in range(_FOLDS)]
+    return [TrainingSplit.of(rows[fold != i], rows[fold == i]) for i in range(_FOLDS)]
 
 
 def joined(first: Rows, second: Rows) -> Rows:

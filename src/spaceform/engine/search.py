@@ -16,8 +16,8 @@ from typing import Any, final
 
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.fit import Rehearsal, rehearse, weighted_nll
-from spaceform.engine.rows import Part
-from spaceform.engine.training import Diverged
+from spaceform.engine.rows import TrainingSplit
+from spaceform.engine.training import CandidateDiverged
 from spaceform.heads import Head
 
 _RUNGS = (0.3, 1.0, 2.0)
@@ -83,7 +83,7 @@ class Outcome:
 def search(
     head: str,
     candidates: Sequence[Candidate],
-    parts: Sequence[Part],
+    parts: Sequence[TrainingSplit],
     *,
     classes: int,
     seed: int,
@@ -161,7 +161,7 @@ def _run(
     index: int,
     rung: int,
     candidate: Candidate,
-    parts: Sequence[Part],
+    parts: Sequence[TrainingSplit],
     *,
     classes: int,
     seed: int,
@@ -174,7 +174,7 @@ def _run(
         numbers = (fitted.nll, calibrated, calibrator.temperature, fitted.accuracy)
         seconds = time.perf_counter() - started
         return Trial(head, index, rung, candidate.epochs, fitted.best_epoch, *numbers, seconds), fitted
-    except Diverged as error:
+    except CandidateDiverged as error:
         seconds = time.perf_counter() - started
         nan = math.nan
         return Trial(head, index, rung, candidate.epochs, 0, nan, nan, nan, nan, seconds, str(error)), None

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spaceform.engine.adamw import AdamW, Group
+from spaceform.engine.adamw import FusedAdamW, RatedParameters
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.rows import Rows
 from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.nets.features import FeatureBody, FeaturesNet, Standardised
 
-DRAWS = 64
+PREDICTION_DRAWS = 64
 """Fixed draws of a stochastic head, at prediction."""
 
 WATCHING_DRAWS = 16
@@ -38,12 +38,12 @@ _building = threading.Lock()
 """Parameters are drawn from torch's global generator, which threads share."""
 
 
-class Diverged(ArithmeticError):
+class CandidateDiverged(ArithmeticError):
     """A candidate whose loss, parameters or predictions are no longer finite."""
 
 
 @final
-class Model(nn.Module):
+class FeaturesModel(nn.Module):
     """Features as they came in, logit samples out: a net and a head."""
 
     def __init__(self, net: FeaturesNet, head: Head) -> None:
@@ -77,7 +77,7 @@ class Training:
         *,
         seed: int,
         classes: int,
-        start: Model | None = None,
+        start: FeaturesModel | None = None,
     ) -> None:
         self.batch_size = candidate.batch_size
         self.generator = torch.Generator(rows.x.device).manual_seed(seed)
@@ -86,12 +86,12 @@ class Training:
         )
         set_draws(self.head, WATCHING_DRAWS)
         self._lent = False
-        groups = [Group([*self.net.parameters()], 1.0, candidate.weight_decay)]
+        groups = [RatedParameters([*self.net.parameters()], 1.0, candidate.weight_decay)]
         for group in self.head.parameter_groups():
             relative = _relative_size(group["params"], self.net.dim, classes)
             decay = 0.0 if group["name"] in _STEADY else candidate.weight_decay
-            groups.append(Group(group["params"], relative, decay))
-        self.optimizer = AdamW(groups)
+            groups.append(RatedParameters(group["params"], relative, decay))
+        self.optimizer = FusedAdamW(groups)
         self.epochs = 0
 
     def batches(self, rows: Rows) -> int:
@@ -125,11 +125,11 @@ class Training:
         except ValueError as error:
             if self._finite():
                 raise
-            raise Diverged(f"parameters are no longer finite in epoch {self.epochs + 1}") from error
+            raise CandidateDiverged(f"parameters are no longer finite in epoch {self.epochs + 1}") from error
         loss = torch.dot(objective, w)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the objective is {value} in epoch {self.epochs + 1}; try a lower lr")
+            raise CandidateDiverged(f"the objective is {value} in epoch {self.epochs + 1}; try a lower lr")
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step(rate)
@@ -143,7 +143,7 @@ class Training:
         """Logit samples of standardised features."""
         self.net.eval()
         if not self._finite():
-            raise Diverged(f"parameters are no longer finite after epoch {self.epochs}")
+            raise CandidateDiverged(f"parameters are no longer finite after epoch {self.epochs}")
         return torch.cat([self.head.logit_samples(self.net(rows)) for rows in x.split(1024)], dim=1)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -152,7 +152,7 @@ class Training:
 
     def model(
         self, inputs: Standardised, state: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
-    ) -> Model:
+    ) -> FeaturesModel:
         """The net and the head, in that state if one is given; another epoch would change them."""
         if state is not None:
             self.net.load_state_dict(state[0])
@@ -160,8 +160,8 @@ class Training:
         self.net.lend(None)
         self._lent = False
         self.net.eval()
-        set_draws(self.head, DRAWS)
-        return Model(FeaturesNet(inputs, self.net), self.head)
+        set_draws(self.head, PREDICTION_DRAWS)
+        return FeaturesModel(FeaturesNet(inputs, self.net), self.head)
 
 
 def _built(
@@ -181,7 +181,7 @@ def _built(
     return body, made
 
 
-def _copied(model: Model) -> tuple[FeatureBody, Head]:
+def _copied(model: FeaturesModel) -> tuple[FeatureBody, Head]:
     return copy.deepcopy(model.net.body), copy.deepcopy(model.head)
 
 

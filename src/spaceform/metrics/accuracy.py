@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.metrics.inputs import (
-    Array,
+    TensorOrArray,
     as_counts,
     as_finite,
     as_floats,
@@ -21,14 +21,16 @@ from spaceform.metrics.inputs import (
 __all__ = ["accuracy", "brier", "mean", "nll"]
 
 
-def mean(values: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def mean(values: TensorOrArray, *, counts: TensorOrArray | None = None) -> Float[Tensor, "*draws"]:
     """Mean of one number per example, in float64."""
     v = as_floats(values, "values", 1).cpu().double()
     n = as_counts(counts, len(v)).double()
     return n @ v / n.sum(-1)
 
 
-def accuracy(scores: Array, y: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def accuracy(
+    scores: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
+) -> Float[Tensor, "*draws"]:
     """Share of examples whose largest score (probability, logit) is their class; the first of equal ones
     counts.
     """
@@ -37,7 +39,9 @@ def accuracy(scores: Array, y: Array, *, counts: Array | None = None) -> Float[T
     return mean(right.double(), counts=counts)
 
 
-def nll(log_probs: Array, y: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def nll(
+    log_probs: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
+) -> Float[Tensor, "*draws"]:
     """−log p(y), mean over examples: infinite where a probability of 0 was given to what happened."""
     lp = as_floats(log_probs, "log_probs", 2)
     labels = as_labels(y, "y", *lp.shape).to(lp.device)
@@ -55,7 +59,9 @@ def nll(log_probs: Array, y: Array, *, counts: Array | None = None) -> Float[Ten
     return torch.where(n > 0, n * surprise, 0).sum(-1) / n.sum(-1)  # 0 × ∞ is 0: the example is not there
 
 
-def brier(probs: Array, y: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def brier(
+    probs: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
+) -> Float[Tensor, "*draws"]:
     """Σⱼ (pⱼ − [y = j])², mean over examples: between 0 and 2."""
     p = as_probs(probs)
     labels = as_labels(y, "y", *p.shape).to(p.device)

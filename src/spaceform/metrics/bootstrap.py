@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.metrics.inputs import Array, as_tensor
+from spaceform.metrics.inputs import TensorOrArray, as_tensor
 
 __all__ = ["Interval", "bootstrap"]
 
-Method = Literal["percentile", "basic"]
+IntervalMethod = Literal["percentile", "basic"]
 
 _BLOCK = 1 << 21  # counts held at a time
 
@@ -28,10 +28,10 @@ class Interval(NamedTuple):
 
 def bootstrap(
     metric: Callable[..., Any],
-    *arrays: Array,
+    *arrays: TensorOrArray,
     n: int = 1000,
     level: float = 0.95,
-    method: Method = "percentile",
+    method: IntervalMethod = "percentile",
     generator: torch.Generator | None = None,
 ) -> Interval:
     """Interval of `metric(*arrays)` from n resamples, with replacement, of the examples (the first axes).
@@ -55,8 +55,8 @@ def bootstrap(
         raise ValueError(f"n must be an integer of at least 2, got {n!r}")
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}")
-    if method not in get_args(Method):
-        raise ValueError(f"unknown method {method!r}; choose from {', '.join(get_args(Method))}")
+    if method not in get_args(IntervalMethod):
+        raise ValueError(f"unknown method {method!r}; choose from {', '.join(get_args(IntervalMethod))}")
 
     estimate = float(metric(*tensors))
     block = max(1, _BLOCK // N)

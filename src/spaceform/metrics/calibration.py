@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from spaceform.metrics.inputs import Array, as_counts, as_labels, as_probs, top_label
+from spaceform.metrics.inputs import TensorOrArray, as_counts, as_labels, as_probs, top_label
 
 __all__ = ["Reliability", "calibration_error", "reliability"]
 
@@ -37,15 +37,15 @@ class Reliability(NamedTuple):
 
 
 def calibration_error(
-    probs: Array,
-    y: Array,
+    probs: TensorOrArray,
+    y: TensorOrArray,
     bins: int = 15,
     binning: Binning = "equal_mass",
     norm: Norm = "l2",
     *,
     classwise: bool = False,
     debias: bool = False,
-    counts: Array | None = None,
+    counts: TensorOrArray | None = None,
 ) -> Float[Tensor, "*draws"]:
     """How far accuracy lies from confidence; the paper's "ECE" is the default, 15 bins of equal mass and l2.
 
@@ -76,7 +76,9 @@ def calibration_error(
     return error.reshape(n.shape[:-1])
 
 
-def reliability(probs: Array, y: Array, bins: int = 15, binning: Binning = "equal_mass") -> Reliability:
+def reliability(
+    probs: TensorOrArray, y: TensorOrArray, bins: int = 15, binning: Binning = "equal_mass"
+) -> Reliability:
     """The bins behind `calibration_error`, for plots.
 
     `lower` and `upper` are the ends of the interval (equal width) or the least and the largest confidence

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from spaceform.metrics.inputs import Array, as_correct, as_counts, as_finite
+from spaceform.metrics.inputs import TensorOrArray, as_correct, as_counts, as_finite
 
 __all__ = ["RiskCoverage", "aurc", "auroc", "ood_auroc", "ood_fpr", "risk_coverage"]
 
@@ -23,7 +23,9 @@ class RiskCoverage(NamedTuple):
     threshold: Float[Tensor, " points"]
 
 
-def auroc(score: Array, correct: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def auroc(
+    score: TensorOrArray, correct: TensorOrArray, *, counts: TensorOrArray | None = None
+) -> Float[Tensor, "*draws"]:
     """Probability that a right example scores above a wrong one, ties half: the paper's Table 1 with score
     ‖z‖.
 
@@ -37,7 +39,7 @@ def auroc(score: Array, correct: Array, *, counts: Array | None = None) -> Float
     return (positive * below).sum(-1) / (positive.sum(-1) * negative.sum(-1))
 
 
-def risk_coverage(score: Array, correct: Array) -> RiskCoverage:
+def risk_coverage(score: TensorOrArray, correct: TensorOrArray) -> RiskCoverage:
     """The curve of selective prediction, one point per distinct score, from the strictest threshold down."""
     s, right = _scored(score, correct)
     g = Groups(s)
@@ -46,7 +48,9 @@ def risk_coverage(score: Array, correct: Array) -> RiskCoverage:
     return RiskCoverage(answered / len(s), wrong / answered, g.values.flip(-1).double())
 
 
-def aurc(score: Array, correct: Array, *, counts: Array | None = None) -> Float[Tensor, "*draws"]:
+def aurc(
+    score: TensorOrArray, correct: TensorOrArray, *, counts: TensorOrArray | None = None
+) -> Float[Tensor, "*draws"]:
     """Area under the risk-coverage curve: (1/N) Σₖ (share of errors among the k highest scores).
 
     Inside a run of m equal scores after s others, the expected errors among the first k are Eₛ + (k − s)
@@ -66,14 +70,14 @@ def aurc(score: Array, correct: Array, *, counts: Array | None = None) -> Float[
     return area.sum(-1) / end[..., -1]
 
 
-def ood_auroc(inside: Array, outside: Array) -> Float[Tensor, ""]:
+def ood_auroc(inside: TensorOrArray, outside: TensorOrArray) -> Float[Tensor, ""]:
     """Probability that a score of a known example exceeds that of a foreign one, ties half."""
     a, b = _two_sets(inside, outside)
     known = torch.cat([torch.ones(len(a), dtype=torch.bool), torch.zeros(len(b), dtype=torch.bool)])
     return auroc(torch.cat([a, b]), known)
 
 
-def ood_fpr(inside: Array, outside: Array, *, tpr: float = 0.95) -> Float[Tensor, ""]:
+def ood_fpr(inside: TensorOrArray, outside: TensorOrArray, *, tpr: float = 0.95) -> Float[Tensor, ""]:
     """Share of foreign examples taken for known at the highest threshold that keeps a share `tpr` of the
     known.
     """
@@ -100,11 +104,15 @@ class Groups:
         return running.diff(dim=-1, prepend=torch.zeros_like(running[..., :1]))
 
 
-def _scored(score: Array, correct: Array) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
+def _scored(
+    score: TensorOrArray, correct: TensorOrArray
+) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     s = as_finite(score, "score", 1)
     return s.cpu(), as_correct(correct, len(s)).cpu()
 
 
-def _two_sets(inside: Array, outside: Array) -> tuple[Float[Tensor, " a"], Float[Tensor, " b"]]:
+def _two_sets(
+    inside: TensorOrArray, outside: TensorOrArray
+) -> tuple[Float[Tensor, " a"], Float[Tensor, " b"]]:
     a, b = as_finite(inside, "inside", 1).cpu(), as_finite(outside, "outside", 1).cpu()
     return a.double(), b.double()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from spaceform.geometry import Geometry, Sphere
 from spaceform.metrics.bootstrap import Interval
 from spaceform.metrics.confidence import auroc
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 from spaceform.metrics.retrieval import Retrieval
 
 __all__ = ["few_shot_accuracy", "r_auroc"]
@@ -17,7 +17,7 @@ __all__ = ["few_shot_accuracy", "r_auroc"]
 _BLOCK = 1 << 22  # numbers held at a time
 
 
-def r_auroc(confidence: Array, found: Retrieval) -> Float[Tensor, ""]:
+def r_auroc(confidence: TensorOrArray, found: Retrieval) -> Float[Tensor, ""]:
     """R-AUROC: does the confidence of a query say whether its nearest neighbour has its class?
 
     The AUROC of `confidence` (`head.confidence(z)`, one number a query) against a Recall@1 of 0 or 1, as the
@@ -35,8 +35,8 @@ def r_auroc(confidence: Array, found: Retrieval) -> Float[Tensor, ""]:
 
 
 def few_shot_accuracy(
-    z: Array,
-    y: Array,
+    z: TensorOrArray,
+    y: TensorOrArray,
     geometry: Geometry | None = None,
     *,
     ways: int = 5,

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Array = Tensor | npt.NDArray[Any]
+TensorOrArray = Tensor | npt.NDArray[Any]
 """A tensor on any device, or a numpy array."""
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def as_tensor(x: Array, name: str) -> Tensor:
+def as_tensor(x: TensorOrArray, name: str) -> Tensor:
     """The array as a tensor without gradient."""
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub":
@@ -26,7 +26,7 @@ def as_tensor(x: Array, name: str) -> Tensor:
     raise TypeError(f"{name} must be a tensor or a numpy array, got {type(x).__name__}; use torch.as_tensor")
 
 
-def as_floats(x: Array, name: str, ndim: int | tuple[int, ...]) -> Tensor:
+def as_floats(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tensor:
     """A non-empty floating-point tensor with one of the given numbers of axes; half precisions become
     float32.
     """
@@ -42,7 +42,7 @@ def as_floats(x: Array, name: str, ndim: int | tuple[int, ...]) -> Tensor:
     return t.float() if t.dtype in _HALVES else t
 
 
-def as_finite(x: Array, name: str, ndim: int | tuple[int, ...]) -> Tensor:
+def as_finite(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tensor:
     """`as_floats` without NaN or infinity."""
     t = as_floats(x, name, ndim)
     if not bool((t.min() > -torch.inf) & (t.max() < torch.inf)):  # a NaN spreads to both and compares false
@@ -53,7 +53,7 @@ def as_finite(x: Array, name: str, ndim: int | tuple[int, ...]) -> Tensor:
     return t
 
 
-def as_labels(y: Array, name: str, length: int, classes: int | None = None) -> Int[Tensor, " batch"]:
+def as_labels(y: TensorOrArray, name: str, length: int, classes: int | None = None) -> Int[Tensor, " batch"]:
     """Integer labels of the given length, inside [0, classes) where the number of classes is known."""
     t = as_tensor(y, name)
     if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool:
@@ -71,7 +71,7 @@ def as_labels(y: Array, name: str, length: int, classes: int | None = None) -> I
 
 
 def as_correct(
-    correct: Array, length: int, name: str = "correct", example: str = "probs.argmax(-1) == y"
+    correct: TensorOrArray, length: int, name: str = "correct", example: str = "probs.argmax(-1) == y"
 ) -> Bool[Tensor, " batch"]:
     """Right or wrong, as booleans or as zeros and ones."""
     t = as_tensor(correct, name)
@@ -82,7 +82,7 @@ def as_correct(
     return t.bool()
 
 
-def as_counts(counts: Array | None, length: int) -> Int[Tensor, "*draws batch"]:
+def as_counts(counts: TensorOrArray | None, length: int) -> Int[Tensor, "*draws batch"]:
     """How often each example occurs, on the CPU: once where nothing is said."""
     if counts is None:
         return torch.ones(length, dtype=torch.int64)
@@ -96,7 +96,7 @@ def as_counts(counts: Array | None, length: int) -> Int[Tensor, "*draws batch"]:
     return t.cpu()
 
 
-def as_probs(probs: Array, name: str = "probs") -> Float[Tensor, "batch classes"]:
+def as_probs(probs: TensorOrArray, name: str = "probs") -> Float[Tensor, "batch classes"]:
     """Rows of probabilities: non-negative, summing to one within 1e-3 (2e-2 if they came in half
     precision).
     """

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from spaceform.geometry import Geometry, Ranking, Sphere
-from spaceform.metrics.inputs import Array, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 
@@ -58,10 +58,10 @@ class Retrieval:
 
 
 def retrieval(
-    z: Array,
-    y: Array,
+    z: TensorOrArray,
+    y: TensorOrArray,
     geometry: Geometry | None = None,
-    queries: tuple[Array, Array] | None = None,
+    queries: tuple[TensorOrArray, TensorOrArray] | None = None,
     k: Sequence[int] = (1, 10, 100, 1000),
 ) -> Retrieval:
     """Search the gallery z with labels y for each query, in the geometry's own metric (default: cosine).
@@ -97,15 +97,18 @@ def retrieval(
 
 
 def map_at_r(
-    z: Array, y: Array, geometry: Geometry | None = None, queries: tuple[Array, Array] | None = None
+    z: TensorOrArray,
+    y: TensorOrArray,
+    geometry: Geometry | None = None,
+    queries: tuple[TensorOrArray, TensorOrArray] | None = None,
 ) -> float:
     """Mean average precision at R; see `retrieval`."""
     return retrieval(z, y, geometry, queries, k=(1,)).map_at_r
 
 
 def expected_retrieval(
-    samples: Iterable[Array],
-    y: Array,
+    samples: Iterable[TensorOrArray],
+    y: TensorOrArray,
     geometry: Geometry | None = None,
     k: Sequence[int] = (1, 10, 100, 1000),
 ) -> Retrieval:
@@ -324,6 +327,6 @@ def _checked_k(k: Sequence[int]) -> tuple[int, ...]:
     return ks
 
 
-def _embeddings(z: Array, y: Array, name: str, label_name: str) -> tuple[Tensor, Tensor]:
+def _embeddings(z: TensorOrArray, y: TensorOrArray, name: str, label_name: str) -> tuple[Tensor, Tensor]:
     x = as_finite(z, name, 2)
     return x, as_labels(y, label_name, len(x)).to(x.device)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from spaceform.metrics.confidence import Groups
-from spaceform.metrics.inputs import Array, as_correct, as_finite
+from spaceform.metrics.inputs import TensorOrArray, as_correct, as_finite
 from spaceform.metrics.monotone import pool_adjacent_violators
 from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
@@ -28,7 +28,7 @@ class DetCurve(NamedTuple):
     threshold: Float[Tensor, " points"]
 
 
-def det_curve(score: Array, same: Array) -> DetCurve:
+def det_curve(score: TensorOrArray, same: TensorOrArray) -> DetCurve:
     """Detection error trade-off: one point per distinct score, after one at an infinite threshold."""
     s, one = _pairs(score, same)
     g = Groups(s)
@@ -41,7 +41,7 @@ def det_curve(score: Array, same: Array) -> DetCurve:
     )
 
 
-def eer(score: Array, same: Array) -> Float[Tensor, ""]:
+def eer(score: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
     """Equal error rate: where false accepts and false rejects are equally frequent.
 
     The curve is a polygon: between two thresholds it is a straight line, which is what accepting a part of
@@ -55,8 +55,8 @@ def eer(score: Array, same: Array) -> Float[Tensor, ""]:
 
 
 def min_dcf(
-    score: Array,
-    same: Array,
+    score: TensorOrArray,
+    same: TensorOrArray,
     *,
     prior: float = 0.01,
     false_accept_cost: float = 1.0,
@@ -79,7 +79,7 @@ def min_dcf(
     return (of_reject * reject + of_accept * accept).min() / min(of_reject, of_accept)
 
 
-def cllr(log_ratio: Array, same: Array) -> Float[Tensor, ""]:
+def cllr(log_ratio: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
     """Cost of the log-likelihood ratio (Brümmer & du Preez 2006), in bits.
 
     It is ½ (mean of log₂(1 + e^−ℓ) over pairs of one class + mean of log₂(1 + e^ℓ) over the others). ℓ = 0
@@ -88,7 +88,7 @@ def cllr(log_ratio: Array, same: Array) -> Float[Tensor, ""]:
     return _cllr(*_pairs(log_ratio, same))
 
 
-def min_cllr(score: Array, same: Array) -> Float[Tensor, ""]:
+def min_cllr(score: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
     """The least Cllr that a non-decreasing function of the score has: what calibration could not improve.
 
     Pool adjacent violators gives the share of same pairs as a function of the score, and with it the best
@@ -100,7 +100,7 @@ def min_cllr(score: Array, same: Array) -> Float[Tensor, ""]:
     return _cllr(torch.logit(p) - torch.logit(share), one)
 
 
-def accept_threshold(different: Array, false_accept: float) -> float:
+def accept_threshold(different: TensorOrArray, false_accept: float) -> float:
     """The least threshold at which a new pair of two classes is accepted with at most this probability.
 
     `different` holds scores of n pairs of two classes. A further pair, exchangeable with them, exceeds the
@@ -125,7 +125,9 @@ def _cllr(ratio: Float[Tensor, " pairs"], same: Bool[Tensor, " pairs"]) -> Float
     return surprise / (2 * math.log(2))
 
 
-def _pairs(score: Array, same: Array) -> tuple[Float[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
+def _pairs(
+    score: TensorOrArray, same: TensorOrArray
+) -> tuple[Float[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
     s = as_finite(score, "score", 1).cpu().double()
     one = as_correct(same, len(s), "same", "y[i] == y[j]").cpu()
     if bool(one.all()) or not bool(one.any()):

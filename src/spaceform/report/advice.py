@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from spaceform.messages import capital
-from spaceform.report.contents import Part
+from spaceform.report.contents import DataSetPart
 from spaceform.report.looks import display
 from spaceform.report.words import readable
 from spaceform.study.judge import export_command, next_step
-from spaceform.study.verdict.decide import GoalVerdict, Reference, Relation, Standing
+from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Relation, Standing
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.words import amount, probability, value
 
 
-def headline(parts: Sequence[Part]) -> str:
+def headline(parts: Sequence[DataSetPart]) -> str:
     """The head to choose over all goals, one sentence for each data set."""
     said = [(f"On {part.group.title}: " if len(parts) > 1 else "") + answer(part)[0] for part in parts]
     return " ".join(map(capital, said))
 
 
-def answer(part: Part) -> list[str]:
+def answer(part: DataSetPart) -> list[str]:
     """The recommendation over all goals, the first sentence being the choice."""
     if part.advice is None:
         return ["no run has finished yet."]
@@ -28,7 +28,7 @@ def answer(part: Part) -> list[str]:
     ]
 
 
-def cards(part: Part) -> list[dict[str, Any]]:
+def cards(part: DataSetPart) -> list[dict[str, Any]]:
     """One for each goal that counts."""
     if part.advice is None:
         return []
@@ -37,7 +37,7 @@ def cards(part: Part) -> list[dict[str, Any]]:
     return [_card(part, one, said[one.goal.column], place) for place, one in enumerate(counted)]
 
 
-def deployment(part: Part) -> dict[str, str] | None:
+def deployment(part: DataSetPart) -> dict[str, str] | None:
     """The run to deploy and the command that does it; None where there is no recommendation."""
     run = None if part.advice is None else part.advice.to_deploy
     if part.advice is None or run is None:
@@ -45,7 +45,7 @@ def deployment(part: Part) -> dict[str, str] | None:
     return {"sentence": readable(next_step(part.advice)[0]), "command": readable(export_command(run))}
 
 
-def _card(part: Part, one: GoalVerdict, said: Sequence[str], place: int) -> dict[str, Any]:
+def _card(part: DataSetPart, one: GoalVerdict, said: Sequence[str], place: int) -> dict[str, Any]:
     assert part.advice is not None
     heads = {record.label: record.head for record in part.group.records}
     leading = part.advice.leading(one.goal.column)
@@ -76,7 +76,7 @@ def _row(one: GoalVerdict, s: Standing, head: str) -> dict[str, Any]:
     }
 
 
-def _reference(one: GoalVerdict, r: Reference) -> dict[str, Any]:
+def _reference(one: GoalVerdict, r: ReferenceStanding) -> dict[str, Any]:
     return {"label": r.label, "text": value(one.goal, r.mean), "span": _span(one.goal, r.low, r.high)}
 
 

@@ -26,7 +26,7 @@ from spaceform.study.summary import Results
 
 @final
 @dataclass(frozen=True, eq=False)
-class Part:
+class DataSetPart:
     """One data set."""
 
     group: Group
@@ -93,7 +93,7 @@ class Contents:
     """Everything that is written."""
 
     collection: Collection
-    parts: tuple[Part, ...]
+    parts: tuple[DataSetPart, ...]
     tables: list[Table]
     """Those of the paper, over all data sets."""
     starts: Figure | None
@@ -123,7 +123,7 @@ def compute(collection: Collection) -> Contents:
     )
 
 
-def _part(group: Group, collection: Collection) -> Part:
+def _part(group: Group, collection: Collection) -> DataSetPart:
     found = open_pictures(group.data) if group.shown else "No run has left outputs to show."
     pictures, reason = (None, found) if isinstance(found, str) else (found, "")
     ends = extremes(group, pictures) if pictures else []
@@ -136,7 +136,7 @@ def _part(group: Group, collection: Collection) -> Part:
         tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
     )
     confused = confusion.confusion(_to_deploy(group, advice))
-    return Part(
+    return DataSetPart(
         group,
         advice,
         intervals(group, advice),

@@ -7,7 +7,7 @@ from spaceform.report.looks import display, look
 from spaceform.report.records import Group
 from spaceform.report.style import INK, LINE, MUTED, SURFACE
 from spaceform.study.judge import Advice
-from spaceform.study.verdict.decide import GoalVerdict, Reference, Standing
+from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Standing
 from spaceform.study.verdict.words import amount, value
 
 _FARTHEST = 25.0
@@ -58,7 +58,7 @@ def _drawn(one: GoalVerdict, heads: dict[str, str], chosen: str | None) -> Draw:
     goal = one.goal
     ranked = sorted(one.standings, key=lambda s: -goal.sign * s.mean)
     beside = sorted(one.references, key=lambda r: -goal.sign * r.mean)
-    rows: list[Standing | Reference] = [*ranked, *beside]
+    rows: list[Standing | ReferenceStanding] = [*ranked, *beside]
     best = max(goal.sign * s.mean for s in ranked) * goal.sign
     low, high = _range(one, best)
 
@@ -98,7 +98,7 @@ def _drawn(one: GoalVerdict, heads: dict[str, str], chosen: str | None) -> Draw:
 
 def _range(one: GoalVerdict, best: float) -> tuple[float, float]:
     """Limits of the axis: all intervals, but nothing that is very far behind."""
-    rows: list[Standing | Reference] = [*one.standings, *one.references]
+    rows: list[Standing | ReferenceStanding] = [*one.standings, *one.references]
     low, high = min(r.low for r in rows), max(r.high for r in rows)
     far = _FARTHEST * one.goal.region
     low, high = (max(low, best - far), high) if one.goal.higher else (low, min(high, best + far))
@@ -108,7 +108,7 @@ def _range(one: GoalVerdict, best: float) -> tuple[float, float]:
 
 def _interval(
     axes: Axes,
-    row: Standing | Reference,
+    row: Standing | ReferenceStanding,
     y: int,
     color: str,
     mark: str,

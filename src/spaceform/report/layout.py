@@ -6,8 +6,12 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from spaceform.geometry import Geometry
+
+_SMALL = 64
+"""Up to this size all eigenvectors are found as quickly as three."""
 
 
 @final
@@ -59,11 +63,26 @@ def _principal(z: Float[np.ndarray, "items dim"]) -> tuple[Float[np.ndarray, "it
 
     Signs are fixed (the largest entry of an axis is positive), so that the same data gives the same picture.
     """
-    values, vectors = np.linalg.eigh(z.T @ z)
-    axes = vectors[:, ::-1][:, :3]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(0), range(3)])
-    total = values.clip(0).sum()
-    return z @ axes, float(values[::-1][:3].clip(0).sum() / total) if total > 0 else 1.0
+    total = float(np.square(z).sum())
+    if total == 0:
+        return z[:, :3], 1.0
+    values, vectors = _largest(z)
+    axes = vectors * np.sign(vectors[np.abs(vectors).argmax(0), range(3)])
+    return z @ axes, float(values.clip(0).sum() / total)
+
+
+def _largest(
+    z: Float[np.ndarray, "items dim"],
+) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, "dim 3"]]:
+    """The three largest eigenvalues of zᵀz and their vectors; where it is large, it is never formed."""
+    n = z.shape[1]
+    if n <= _SMALL:
+        values, vectors = np.linalg.eigh(z.T @ z)
+    else:
+        moment = LinearOperator((n, n), matvec=lambda v: z.T @ (z @ v), dtype=np.float64)
+        values, vectors = eigsh(moment, k=3, v0=np.random.default_rng(0).standard_normal(n))
+    order = values.argsort()[::-1][:3]
+    return values[order], vectors[:, order]
 
 
 def _directions(z: Float[np.ndarray, "items dim"]) -> Float[np.ndarray, "items dim"]:

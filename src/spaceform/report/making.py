@@ -9,7 +9,7 @@ from spaceform.report.looks import display
 from spaceform.report.records import Group
 
 _STOPPED = {
-    "settled": "for every goal the expected loss of the choice is below half of what matters.",
+    "settled": "more seeds would hardly change the choice of any goal.",
     "most seeds": "the heads in question have as many seeds as any head gets.",
     "one head": "there is one head only.",
     "minutes": "the minutes were over.",
@@ -53,6 +53,8 @@ def _round(place: int, one: Mapping[str, Any]) -> str:
     questions = [q for q in one.get("questions", ()) if isinstance(q, dict)]
     pending = [_question(q) for q in questions if not q.get("settled")]
     still = f" Open: {'; '.join(pending)}." if pending else ""
+    few = [str(q["goal"]) for q in questions if q.get("few_items")]
+    still += f" Here more test items would help, not more seeds: {listed(few)}." if few else ""
     reason = str(one.get("reason", ""))
     if reason in _STOPPED:
         return f"After round {place} it stopped: {_STOPPED[reason]}{still}"

@@ -15,7 +15,7 @@ from spaceform._version import __version__
 from spaceform.messages import capital
 from spaceform.report import searched
 from spaceform.report.advice import answer, cards, deployment, headline
-from spaceform.report.contents import Contents, Part
+from spaceform.report.contents import Contents, DataSetPart
 from spaceform.report.extremes import Extremes, Grid
 from spaceform.report.figures import Figure, inline, legend
 from spaceform.report.looks import display, look
@@ -121,7 +121,7 @@ def _facts_of(values: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: DataSetPart) -> dict[str, Any]:
     group = part.group
     heads = {record.label: record.head for record in group.records}
     return {

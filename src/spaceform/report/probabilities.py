@@ -15,7 +15,7 @@ from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Outputs, Shown
 from spaceform.report.style import MUTED, SURFACE
 
-Probabilities: TypeAlias = NDArray[np.floating[Any]]
+_Probabilities: TypeAlias = NDArray[np.floating[Any]]
 _MOST, _FEWEST = 15, 3
 """Bins of a reliability diagram."""
 
@@ -50,7 +50,7 @@ def reliability(group: Group) -> Figure:
     )
 
 
-def _shown(group: Group) -> dict[str, tuple[Shown, Probabilities]]:
+def _shown(group: Group) -> dict[str, tuple[Shown, _Probabilities]]:
     """The runs that are shown and have probabilities, with these."""
     return {
         label: (one, one.outputs.probabilities)
@@ -59,7 +59,7 @@ def _shown(group: Group) -> dict[str, tuple[Shown, Probabilities]]:
     }
 
 
-def _bins_of(outputs: Outputs, stated: Probabilities, count: int) -> dict[str, metrics.Reliability]:
+def _bins_of(outputs: Outputs, stated: _Probabilities, count: int) -> dict[str, metrics.Reliability]:
     bins = {"as trained": metrics.reliability(stated, outputs.labels, bins=count)}
     if (scaled := outputs.calibrated.get("temperature")) is not None:
         bins["after scaling"] = metrics.reliability(scaled, outputs.labels, bins=count)

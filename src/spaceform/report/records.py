@@ -333,7 +333,7 @@ def _slugs(titles: Sequence[str]) -> list[str]:
     return slugs
 
 
-TITLES = {
+DATA_TITLES = {
     "mnist": "MNIST",
     "fashion-mnist": "FashionMNIST",
     "cifar10": "CIFAR10",
@@ -345,7 +345,7 @@ TITLES = {
 
 
 def _title(name: str, task: str, split_seed: int, imbalance: float, label_noise: float) -> str:
-    title = TITLES.get(name, Path(name).stem or name)
+    title = DATA_TITLES.get(name, Path(name).stem or name)
     extras = []
     if task == "retrieval" and name not in ("cars196", "cub200", "sop"):
         extras.append("retrieval")

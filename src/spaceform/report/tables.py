@@ -9,9 +9,17 @@ import pandas as pd
 from spaceform.report.looks import display, in_order
 from spaceform.report.records import Group
 from spaceform.study.published import PUBLISHED, beside
-from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, Results, Row, measures, summarize
+from spaceform.study.summary import (
+    CLASSIFICATION_MEASURES,
+    RETRIEVAL_MEASURES,
+    Measure,
+    Results,
+    Row,
+    measures,
+    summarize,
+)
 
-_MEASURES = {measure.column: measure for measure in (*CLASSIFICATION, *RETRIEVAL)}
+_MEASURES = {measure.column: measure for measure in (*CLASSIFICATION_MEASURES, *RETRIEVAL_MEASURES)}
 _SCALED = "calibrated.temperature.calibration_error_l2"
 
 

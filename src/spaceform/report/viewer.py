@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from markupsafe import Markup
 
 from spaceform.geometry import Geometry, Hyperboloid, PoincareBall
-from spaceform.report.contents import Part
+from spaceform.report.contents import DataSetPart
 from spaceform.report.images import sheet
 from spaceform.report.layout import Layout
 from spaceform.report.looks import look
@@ -22,7 +22,7 @@ _PHOTOS = 2_500
 _SHEET_BYTES = 3_000_000
 
 
-def packed(part: Part) -> dict[str, Any] | None:
+def packed(part: DataSetPart) -> dict[str, Any] | None:
     """What the template and the script need; None where there are no embeddings."""
     if not part.layouts:
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spaceform.calibrators import CALIBRATORS, Calibrator, choose
 
-FILE = "calibrators.json"
+CALIBRATORS_FILE = "calibrators.json"
 
 
 @final

@@ -149,7 +149,7 @@ def _classification(
         **{f"probabilities_{name}": found.exp() for name, found in calibrated.items()},
         **_by_query(own),
     }
-    files.write_json(run.path / calibration.FILE, fitted.to_json())
+    files.write_json(run.path / calibration.CALIBRATORS_FILE, fitted.to_json())
     return found, {name: _array(value) for name, value in outputs.items()}
 
 

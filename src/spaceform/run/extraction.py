@@ -63,12 +63,12 @@ class Pace:
         return "  ".join([*parts, f"{self.broken:,} broken"] if self.broken else parts)
 
 
-Listener: TypeAlias = Callable[[Pace], None]
-Outcome: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | None]]"
+PaceListener: TypeAlias = Callable[[Pace], None]
+ExtractedBatch: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | None]]"
 """The features of the good rows of a batch, and of every row what is wrong with it, or None."""
 
 
-class Source(ABC):
+class FeatureSource(ABC):
     """A base: rows in a fixed order that features are extracted from, and a net for them."""
 
     @property
@@ -87,12 +87,12 @@ class Source(ABC):
         """All that the features depend on; the net of photos is not loaded for it."""
 
     @abstractmethod
-    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
+    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
         """The features of the rows of each batch."""
 
 
 @final
-class PhotoSource(Source):
+class PhotoSource(FeatureSource):
     """Photos, or small images in memory, and a frozen net.
 
     With `views`, so many augmented views of each training item follow as further rows.
@@ -174,7 +174,7 @@ class PhotoSource(Source):
         times = [] if isinstance(photos, Tensor) else [os.stat(path).st_mtime_ns for path in photos]
         return ["photos", self._digest, self._views, self.dataset.content, times]
 
-    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
+    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
         cuda = self._device.type == "cuda"
         layout = torch.channels_last if cuda else torch.contiguous_format
         net = self.net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
@@ -201,7 +201,7 @@ class PhotoSource(Source):
 
 
 @final
-class TextSource(Source):
+class TextSource(FeatureSource):
     """Texts and a net for them."""
 
     def __init__(self, texts: Texts, net: SentenceNet) -> None:
@@ -228,7 +228,7 @@ class TextSource(Source):
             digest.update(f"{name} {values.tolist()}".encode())
         return ["texts", self._net.digest, digest.hexdigest()]
 
-    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Outcome]:
+    def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
         for batch in batches:
             texts = [self._texts.texts[i] for i in batch]
             wrong = [
@@ -242,12 +242,12 @@ class TextSource(Source):
 
 
 def extract(
-    source: Source,
+    source: FeatureSource,
     folder: Path,
     *,
     batch: int = BATCH,
     skip_broken: bool = False,
-    listener: Listener | None = None,
+    listener: PaceListener | None = None,
 ) -> Shards:
     """Write the features of all rows into a folder of shards, or go on where an earlier process stopped."""
     if batch < 1:
@@ -273,7 +273,7 @@ def extract(
     return found
 
 
-def plan_of(source: Source, *, batch: int = BATCH, skip_broken: bool = False) -> str:
+def plan_of(source: FeatureSource, *, batch: int = BATCH, skip_broken: bool = False) -> str:
     """A digest of all that the rows of the shards depend on."""
     facts = [*source.facts, len(source.columns["file"]), _edge(batch), batch, skip_broken]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
@@ -285,12 +285,12 @@ def _edge(batch: int) -> int:
 
 
 def _fill(
-    source: Source,
+    source: FeatureSource,
     shards: Shards,
     columns: Mapping[str, NDArray[Any]],
     sizes: tuple[int, int, int],
     skip_broken: bool,
-    listener: Listener | None,
+    listener: PaceListener | None,
 ) -> None:
     rows, edge, batch = sizes
     missing = shards.missing

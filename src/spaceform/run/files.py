@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from spaceform._value import said
 from spaceform.run.recipe import RecipeError
 
-FORMAT = "spaceform-1"
+RUN_FORMAT = "spaceform-1"
 CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 
 
@@ -135,7 +135,7 @@ def write_tensors(
     text = json.dumps(state, allow_nan=False)
     # one key, since the order of several is left to chance and equal states shall be equal files
     digest = _digest(held, text)
-    metadata = {FORMAT: json.dumps({"sha256": digest, "state": text})}
+    metadata = {RUN_FORMAT: json.dumps({"sha256": digest, "state": text})}
     write_bytes(path, safetensors.torch.save(held, metadata), keep=keep)
     return digest
 
@@ -158,10 +158,10 @@ def read_tensors(
         raise CheckpointError(f"there is no file {path}") from None
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is torn or not a safetensors file ({error})") from None
-    if FORMAT not in metadata:
+    if RUN_FORMAT not in metadata:
         raise CheckpointError(f"{path} was not written by this program")
     try:
-        header = parsed(metadata[FORMAT], _Header)
+        header = parsed(metadata[RUN_FORMAT], _Header)
         state = parsed(header["state"], schema)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from None

@@ -103,7 +103,7 @@ class Run:
 
     @cached_property
     def _calibration(self) -> Calibration | None:
-        path = self.path / calibration.FILE
+        path = self.path / calibration.CALIBRATORS_FILE
         if not path.exists():
             return None
         try:

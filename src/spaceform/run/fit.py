@@ -17,17 +17,17 @@ from torch import Tensor
 
 from spaceform.engine import (
     Candidate,
-    Model,
-    Part,
+    FeaturesModel,
     Rehearsal,
     Rows,
+    TrainingSplit,
     finish,
     folds,
     joined,
     parts_of,
     rehearse,
 )
-from spaceform.engine import Diverged as DivergedFit
+from spaceform.engine import CandidateDiverged as DivergedFit
 from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.nets import FeaturesNet
 from spaceform.run import files
@@ -61,7 +61,7 @@ class FeatureRun:
         candidate, seed = candidate_of(recipe), recipe.seed
         self.rehearsal: Rehearsal = rehearse(head, candidate, engine_parts(parts), seed=seed, classes=classes)
         rows = joined(*rows_of(parts))
-        self.model: Model = finish(head, candidate, self.rehearsal, rows, seed=seed, classes=classes)
+        self.model: FeaturesModel = finish(head, candidate, self.rehearsal, rows, seed=seed, classes=classes)
         self.seconds = time.monotonic() - began
 
     @property
@@ -155,7 +155,7 @@ def rows_of(parts: Material) -> tuple[Rows, Rows]:
     return rows(parts.split.train), rows(parts.split.val)
 
 
-def engine_parts(parts: Material) -> list[Part]:
+def engine_parts(parts: Material) -> list[TrainingSplit]:
     """Rows to train on and rows held out: one split, or folds that take turns."""
     train, val = rows_of(parts)
     found = parts_of(train, val, seed=0)
@@ -167,7 +167,7 @@ def engine_parts(parts: Material) -> list[Part]:
 
 def _folds_with_views(
     parts: Material, views: Int64[Tensor, " items"], groups: Int64[Tensor, " items"]
-) -> list[Part]:
+) -> list[TrainingSplit]:
     """Folds of the items themselves; views of an item train where it trains, and are never held out."""
     x, targets = parts.dataset.inputs, parts.targets
     assert isinstance(x, Tensor)
@@ -179,7 +179,7 @@ def _folds_with_views(
     of_group = dict(zip(groups[own].tolist(), fold.tolist(), strict=True))
     fold_of_view = torch.tensor([of_group.get(group, -1) for group in groups[more].tolist()])
     return [
-        Part.of(joined(rows[fold != i], seen[fold_of_view != i]), rows[fold == i])
+        TrainingSplit.of(joined(rows[fold != i], seen[fold_of_view != i]), rows[fold == i])
         for i in sorted(set(fold.tolist()))
     ]
 

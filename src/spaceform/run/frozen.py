@@ -14,11 +14,15 @@ from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, spare_workers
 from spaceform.data.shards import Shards
 from spaceform.nets.pretrained import FrozenNet
-from spaceform.run.extraction import BATCH, Listener, PhotoSource, extract, photos_of, plan_of
+from spaceform.run.extraction import BATCH, PaceListener, PhotoSource, extract, photos_of, plan_of
 
 
 def frozen_features(
-    dataset: data.Dataset, net: str, weights: str | Path | None = None, *, listener: Listener | None = None
+    dataset: data.Dataset,
+    net: str,
+    weights: str | Path | None = None,
+    *,
+    listener: PaceListener | None = None,
 ) -> data.Dataset:
     """The same items with features as inputs, from the cache where they were extracted before.
 
@@ -29,7 +33,7 @@ def frozen_features(
     return kept_features(PhotoSource(dataset, net, weights), listener)
 
 
-def kept_features(source: PhotoSource, listener: Listener | None = None) -> data.Dataset:
+def kept_features(source: PhotoSource, listener: PaceListener | None = None) -> data.Dataset:
     """The features of a source of photos, extracted or from the cache."""
     shards = extract(source, cache.place(plan_of(source)), listener=listener)
     photos = source.dataset.inputs

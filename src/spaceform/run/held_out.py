@@ -28,7 +28,7 @@ from spaceform.run import files
 from spaceform.run.predictor import blocks
 from spaceform.run.recipe import RecipeError
 
-FILE = "held_out.npz"
+HELD_OUT_FILE = "held_out.npz"
 
 
 @final
@@ -58,12 +58,12 @@ class HeldOut:
         archive = io.BytesIO()
         arrays = {name: getattr(self, name).cpu().numpy() for name in ("probabilities", "labels", "energy")}
         np.savez(archive, allow_pickle=False, **arrays)
-        files.write_bytes(folder / FILE, archive.getvalue())
+        files.write_bytes(folder / HELD_OUT_FILE, archive.getvalue())
 
     @classmethod
     def read(cls, folder: Path, num_classes: int) -> "HeldOut":
         """What `write` kept."""
-        path = folder / FILE
+        path = folder / HELD_OUT_FILE
         if not path.exists():
             raise RecipeError(
                 f"there is no {path}, on which sets and refusals rest; `spaceform evaluate {folder}` writes "

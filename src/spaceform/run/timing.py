@@ -7,17 +7,17 @@ from pathlib import Path
 
 from spaceform.run import files
 
-FILE = "timing.json"
+TIMING_FILE = "timing.json"
 
 
 def write(folder: Path, seconds: float, items: int) -> None:
     """Keep the seconds that net, head and calibrators took for all test items."""
-    files.write_json(folder / FILE, {"predict_seconds": seconds, "items": items})
+    files.write_json(folder / TIMING_FILE, {"predict_seconds": seconds, "items": items})
 
 
 def read(folder: Path) -> float | None:
     """Seconds for the test split; None where they were not kept or cannot be read."""
     try:
-        return float(files.read_json(folder / FILE)["predict_seconds"])
+        return float(files.read_json(folder / TIMING_FILE)["predict_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -18,7 +18,7 @@ from torch import Tensor
 from spaceform.special import bounds, exact
 from spaceform.special._autograd import known_signature
 
-Method = Literal["exact", "bounds"]
+BesselMethod = Literal["exact", "bounds"]
 
 METHODS = {"exact": exact, "bounds": bounds}
 
@@ -35,7 +35,7 @@ def log_iv(order: float | int, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*ba
 
 
 def log_normalizer(
-    concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
+    concentration: Float[Tensor, "*batch"], dim: int, *, method: BesselMethod = "exact"
 ) -> Float[Tensor, "*batch"]:
     """The normaliser log C_n(κ): minus the logarithm of ∫ exp(κ μ·z) dz over the unit sphere of R^n.
 
@@ -49,7 +49,7 @@ def log_normalizer(
 
 
 def mean_resultant_length(
-    concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
+    concentration: Float[Tensor, "*batch"], dim: int, *, method: BesselMethod = "exact"
 ) -> Float[Tensor, "*batch"]:
     """A_n(κ) = I_{n/2}(κ)/I_{n/2−1}(κ): the length of the mean of a von Mises–Fisher distribution.
 
@@ -62,7 +62,7 @@ def mean_resultant_length(
 
 
 def concentration_from_mean_resultant_length(
-    r: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
+    r: Float[Tensor, "*batch"], dim: int, *, method: BesselMethod = "exact"
 ) -> Float[Tensor, "*batch"]:
     """The κ with A_n(κ) = r, for 0 ≤ r ≤ 1; infinite at r = 1.
 
@@ -75,7 +75,7 @@ def concentration_from_mean_resultant_length(
 
 
 def divergence_from_uniform(
-    concentration: Float[Tensor, "*batch"], dim: int, *, method: Method = "exact"
+    concentration: Float[Tensor, "*batch"], dim: int, *, method: BesselMethod = "exact"
 ) -> Float[Tensor, "*batch"]:
     """KL(vMF(μ, κ) ‖ uniform) = log C_n(κ) − log C_n(0) + κ A_n(κ), without the cancellation of the terms.
 
@@ -93,7 +93,7 @@ def log_normalizer_difference(
     dim: int,
     *,
     squared_difference: Float[Tensor, "*#batch"] | None = None,
-    method: Method = "exact",
+    method: BesselMethod = "exact",
 ) -> Float[Tensor, "..."]:
     """The difference log C_n(concentration) − log C_n(other), without the cancellation of subtracting them.
 

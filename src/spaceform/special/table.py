@@ -30,7 +30,7 @@ _DEBYE_TERMS = 24
 Polynomial = tuple[float, ...]
 
 
-class Table(NamedTuple):
+class OrderConstants(NamedTuple):
     """Constants of one order v; the polynomials are in t = 2p − 1, lowest power first."""
 
     order: float
@@ -46,7 +46,7 @@ class Table(NamedTuple):
     t: Polynomial
 
 
-def table(order: float, dtype: torch.dtype) -> Table:
+def table(order: float, dtype: torch.dtype) -> OrderConstants:
     """The table for an order, cut to the precision of a dtype; found once and kept."""
     return _cut(order, 4e-16 if dtype == torch.float64 else 3e-8)
 
@@ -56,12 +56,12 @@ table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _cut(order: float, tolerance: float) -> Table:
+def _cut(order: float, tolerance: float) -> OrderConstants:
     a, log_c0, log_i0, (h, g, *others) = _expand(order)
     polynomials = [_economise(column, tolerance * np.abs(column).max()) for column in (h, *others)]
     # G is a term of a logarithm: what is small against 1 is small enough.
     polynomials.insert(1, _economise(g, tolerance * max(1.0, np.abs(g).max())))
-    return Table(order, a, log_c0, log_i0, *polynomials)
+    return OrderConstants(order, a, log_c0, log_i0, *polynomials)
 
 
 def _economise(chebyshev: np.ndarray, negligible: float) -> Polynomial:

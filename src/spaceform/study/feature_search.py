@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -14,13 +14,15 @@ import pandas as pd
 
 from spaceform.engine import NothingTrained, Trial, space
 from spaceform.engine import search as search_candidates
+from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import counted
 from spaceform.run import files
 from spaceform.run.fit import engine_parts, with_candidate
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
 from spaceform.study.folder import Job
-from spaceform.study.processes import Processes
+from spaceform.study.place import Event
+from spaceform.study.processes import Errand, Processes
 from spaceform.study.search import SearchError, to_toml
 
 
@@ -31,24 +33,40 @@ def search_features(
     trials: int,
     seconds: float | None = None,
     on: Processes,
+    beside: Sequence[Errand] = (),
+    say: Callable[[str], None],
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; a head that never trained is left out.
 
-    `seconds` bounds the time of each head. The caller holds the folder's lock.
+    `seconds` bounds the time of each head. `beside` is done by the same processes; if it fails, that is said.
+    The caller holds the folder's lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [Job(f"search-{head}", head, recipe) for head, recipe in found.items()]
     work = partial(search_one, trials=trials, seconds=seconds)
+    slow: list[Errand] = []
+    quick: list[Errand] = []
+    for head, recipe in found.items():
+        errand = Errand(Job(f"search-{head}", head, recipe), folder, work)
+        (slow if issubclass(HEADS[recipe.head.name], StochasticHead) else quick).append(errand)
+    searches = {errand.job.name for errand in (*slow, *quick)}
     said: dict[str, str] = {}
-    for event in on.each(jobs, folder, work):
-        head = event.job.label
-        if event.failure is not None and event.failure.kind != NothingTrained.__name__:
-            raise SearchError(event.error)
-        said[head] = event.error or _said(Kept.of(folder, head))
+    for event in on.each([*slow, *beside, *quick]):  # the longest first: no process is left alone at the end
+        if event.job.name in searches:
+            said[event.job.label] = _ended(event, folder)
+            say(f"{event.job.label}: {said[event.job.label]}")
+        elif event.failure is not None:
+            say(f"{event.job.label}: {event.error}")
     best = {head: load(folder / f"{head}.toml") for head in found if (folder / f"{head}.toml").exists()}
     if not best:
         raise SearchError("; ".join(said.values()))
     return best, {head: said[head] for head in found}
+
+
+def _ended(event: Event, folder: Path) -> str:
+    """What came of a search; a head that never trained is no reason to stop."""
+    if event.failure is not None and event.failure.kind != NothingTrained.__name__:
+        raise SearchError(event.error)
+    return event.error or _said(Kept.of(folder, event.job.label))
 
 
 def search_one(

@@ -18,7 +18,7 @@ from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
 from spaceform.study.summary import Findings
 from spaceform.study.verdict.decide import Relation, Verdict, decide
-from spaceform.study.verdict.evidence import Evidence, Outputs, evidence_from
+from spaceform.study.verdict.evidence import Evidence, ItemOutputs, evidence_from
 from spaceform.study.verdict.goals import GOALS
 from spaceform.study.verdict.overall import Cost, Recommendation, recommend
 from spaceform.study.verdict.words import Name, against_references, overall, sentences
@@ -172,7 +172,7 @@ def finished(study: StudyFolder) -> list[JudgedRun]:
 
 def evidence(runs: Sequence[JudgedRun], references: Sequence[KeptReference] = ()) -> Evidence | None:
     """The evidence of runs and references; None where there is no run."""
-    by_label: dict[str, dict[int, Outputs]] = {}
+    by_label: dict[str, dict[int, ItemOutputs]] = {}
     for run in runs:
         by_label.setdefault(run.label, {})[run.seed] = _outputs(run)
     if not runs:
@@ -202,7 +202,7 @@ def _complexity(name: str) -> int:
     return (1 + len(head.searched)) * (2 if issubclass(head, StochasticHead) else 1)
 
 
-def _outputs(run: JudgedRun) -> Outputs:
+def _outputs(run: JudgedRun) -> ItemOutputs:
     figures = {
         name: None if value is None else float(value)
         for name, value in flat_metrics(run.metrics).items()
@@ -212,8 +212,8 @@ def _outputs(run: JudgedRun) -> Outputs:
         with np.load(run.folder / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        return Outputs(figures=figures)  # without them the figures alone count
-    return Outputs.of(found, str(run.metrics.get("calibrator", "")), figures)
+        return ItemOutputs(figures=figures)  # without them the figures alone count
+    return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), figures)
 
 
 def next_step(advice: Advice) -> list[str]:

@@ -25,7 +25,7 @@ from spaceform.study.choices import Length
 from spaceform.study.folder import Job
 from spaceform.study.published import PAPER_HEADS
 
-Kind: TypeAlias = Literal["features", "pixels"]
+PlannedKind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
 """What all heads share in a comparison on own data, by kind of input."""
 THUMBNAIL = 64
@@ -80,7 +80,7 @@ def has_temperature(head: str) -> bool:
     return "beta" in HEADS[head].options()
 
 
-def start_of(head: str, kind: Kind) -> Start:
+def start_of(head: str, kind: PlannedKind) -> Start:
     """The rates and options that training of a head starts from: its own, or those of its nearest relative.
 
     Nearest is a head that is as random or not, then one of the same geometry, then the first of `HEADS`.
@@ -243,7 +243,7 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
     return replace(recipe, _budget(recipe, dataset, budget))
 
 
-def _own(kind: Kind, head: str) -> Recipe:
+def _own(kind: PlannedKind, head: str) -> Recipe:
     """What all heads share, with the rates and options that this head starts from."""
     start, shared = start_of(head, kind), OWN[kind]
     own = {"head": {"name": head, **_options(head, start)}, "optim": shared["optim"] | _rates(start)}

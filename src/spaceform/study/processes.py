@@ -26,6 +26,16 @@ class Stopped(Exception):
 
 @final
 @dataclass(frozen=True)
+class Errand:
+    """Other work than a run, for one process: a job, the folder to leave something in, what to do."""
+
+    job: Job
+    folder: Path
+    work: Work
+
+
+@final
+@dataclass(frozen=True)
 class Processes:
     """Local processes of one thread each: `count` of them, or one for each core (for each GPU, if any)."""
 
@@ -58,13 +68,14 @@ class Processes:
                         study.record_failure(event.job, event.failure)
                     watch(event)
 
-    def each(self, jobs: Sequence[Job], folder: Path, work: Work) -> Iterator[Event]:
-        """Do other work than runs, one job in a process; an event for each that ends or fails."""
-        waiting = list(jobs[::-1])
-        with self.pool(len(jobs), 0) as pool:
+    def each(self, errands: Sequence[Errand]) -> Iterator[Event]:
+        """Do other work than runs, begun in this order; an event for each errand that ends or fails."""
+        waiting = list(errands[::-1])
+        with self.pool(len(errands), 0) as pool:
             while waiting or pool.busy:
                 while waiting and pool.room:
-                    pool.submit(waiting.pop(), folder, work)
+                    one = waiting.pop()
+                    pool.submit(one.job, one.folder, one.work)
                 yield from (event for event in pool.events() if event.kind in ("finished", "failed"))
 
     def pool(self, runs: int, workers: int | None = None) -> "Pool":

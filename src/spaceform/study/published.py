@@ -8,7 +8,7 @@ from typing import final
 
 import pandas as pd
 
-from spaceform.study.summary import CLASSIFICATION, RETRIEVAL, Measure, standard_error
+from spaceform.study.summary import CLASSIFICATION_MEASURES, RETRIEVAL_MEASURES, Measure, standard_error
 
 SEEDS = 5
 """Replications behind every figure of the paper."""
@@ -67,7 +67,7 @@ DATA: tuple[str, ...] = tuple(dict.fromkeys(printed.data for printed in PUBLISHE
 """The paper's data sets."""
 MEASURES: tuple[Measure, ...] = tuple(
     measure
-    for measure in (*CLASSIFICATION, *RETRIEVAL)
+    for measure in (*CLASSIFICATION_MEASURES, *RETRIEVAL_MEASURES)
     if any(printed.column == measure.column for printed in PUBLISHED)
 )
 

@@ -8,7 +8,7 @@ file, `references/NAME.npz`: its probabilities of the test items and what was ch
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,11 @@ from spaceform.run.fit import engine_parts
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe
 from spaceform.study.folder import Job
-from spaceform.study.processes import Processes
-from spaceform.study.verdict.evidence import Outputs
+from spaceform.study.processes import Errand
+from spaceform.study.verdict.evidence import ItemOutputs
 
 FOLDER = "references"
-TITLES = {
+REFERENCE_TITLES = {
     "logistic": "LogisticRegression",
     "neighbours": "k nearest neighbours",
     "boosting": "gradient boosting",
@@ -51,22 +51,18 @@ class KeptReference:
     """What was chosen on the validation split."""
     seconds: float
     """That the choice of the setting and the fit took."""
-    outputs: Outputs
+    outputs: ItemOutputs
 
 
-def make_references(
-    recipe: Recipe, folder: Path, *, trials: int, on: Processes, say: Callable[[str], None]
-) -> None:
-    """Fit the references that are not there yet, each in a process; one that fails is named and left out."""
+def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Errand]:
+    """The references that are not there yet, each for a process."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
     narrow = isinstance(features, torch.Tensor) and features.shape[1] < NARROW
-    wanted = [name for name in TITLES if name != "boosting" or narrow]
+    wanted = [name for name in REFERENCE_TITLES if name != "boosting" or narrow]
     missing = [name for name in wanted if not (folder / FOLDER / f"{name}.npz").exists()]
-    jobs = [Job(name, TITLES[name], recipe) for name in missing]
-    for event in on.each(jobs, folder, partial(make_reference, trials=trials)):
-        if event.failure is not None:
-            say(f"{event.job.label}: {event.error}")
+    work = partial(make_reference, trials=trials)
+    return [Errand(Job(name, REFERENCE_TITLES[name], recipe), folder, work) for name in missing]
 
 
 def make_reference(
@@ -96,7 +92,7 @@ def make_reference(
 
 def read_references(folder: Path) -> list[KeptReference]:
     """The references of a study, in the order of `TITLES`; none where none were kept."""
-    kept = [folder / FOLDER / f"{name}.npz" for name in TITLES]
+    kept = [folder / FOLDER / f"{name}.npz" for name in REFERENCE_TITLES]
     return [_read(path) for path in kept if path.exists()]
 
 
@@ -138,5 +134,5 @@ def _read(path: Path) -> KeptReference:
         about["figures"],
         about["setting"],
         about["seconds"],
-        Outputs.of(arrays, "none", about["figures"]),
+        ItemOutputs.of(arrays, "none", about["figures"]),
     )

@@ -93,6 +93,7 @@ def _record(decision: Decision, goals: tuple[Goal, ...], late: bool) -> dict[str
                 "regret": one.regret,
                 "region": one.region,
                 "settled": one.settled,
+                "few_items": one.few_items,
                 "heads": list(one.heads),
             }
             for one in decision.questions

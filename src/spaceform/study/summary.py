@@ -32,7 +32,7 @@ class Measure:
         return value if sem is None else f"{value} ± {scale * sem:.{digits}f}"
 
 
-CLASSIFICATION = (
+CLASSIFICATION_MEASURES = (
     Measure("accuracy", "accuracy %"),
     Measure("nll", "NLL", higher=False, percent=False),
     Measure("calibrated.chosen.nll", "NLL after calibration", higher=False, percent=False),
@@ -47,7 +47,7 @@ CLASSIFICATION = (
     Measure("auroc_confidence", "AUROC of the norm", percent=False),
     Measure("auroc_probability", "AUROC of the top probability", percent=False),
 )
-RETRIEVAL = (
+RETRIEVAL_MEASURES = (
     Measure("map_at_r", "mAP@R %"),
     Measure("cosine.map_at_r", "mAP@R % by cosine"),
     Measure("recall_at_1", "Recall@1 %"),
@@ -61,7 +61,7 @@ def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
     The calibration error after plain temperature scaling is shown only where no calibrator was chosen.
     """
     task = table["task"].dropna() if "task" in table else pd.Series(dtype=object)
-    known = RETRIEVAL if len(task) and task.iloc[0] == "retrieval" else CLASSIFICATION
+    known = RETRIEVAL_MEASURES if len(task) and task.iloc[0] == "retrieval" else CLASSIFICATION_MEASURES
     shown = [m for m in known if m.column in table and table[m.column].notna().any()]
     if any(m.column == _CALIBRATED for m in shown):
         shown = [m for m in shown if m.column != _SCALED]

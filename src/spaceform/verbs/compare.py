@@ -18,12 +18,12 @@ from spaceform.study.choices import Length, Profile, Sampler
 from spaceform.study.feature_search import search_features
 from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
 from spaceform.study.place import Event, Place, Watcher, unwatched
-from spaceform.study.processes import Processes, lasting
-from spaceform.study.references import make_references
+from spaceform.study.processes import Errand, Processes, lasting
+from spaceform.study.references import reference_errands
 from spaceform.study.seeds import Seeds
 from spaceform.verbs.outcome import Study
 from spaceform.verbs.photographs import Eyes, see
-from spaceform.verbs.source import Data, find
+from spaceform.verbs.source import AnyData, find
 
 Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
 """Given how far the runs are, a context whose value is told of every event."""
@@ -40,7 +40,7 @@ def silent(sentence: str) -> None:
 
 
 def compare(
-    data: Data,
+    data: AnyData,
     heads: str | Iterable[str] = "default",
     *,
     seeds: int | Literal["auto"] | None = None,
@@ -107,17 +107,25 @@ def compare(
     here = place if isinstance(place, Processes) else Processes()
     with locked(folder), lasting():
         source.keep()
+        beside: list[Errand] = []
+        if engine:
+            first = next(iter(found.values()))
+            beside = reference_errands(first, folder, trials=rule.reference_trials(max(1, trials)))
         if trials:
             limit = rule.searching(len(found))
             found, notes["searched"] = _search(
-                found, folder / "search", trials, seconds=limit, on=here, workers=workers, say=say
+                found,
+                folder / "search",
+                trials,
+                seconds=limit,
+                beside=beside,
+                on=here,
+                workers=workers,
+                say=say,
             )
-            for head, sentence in notes["searched"].items():
-                say(f"{head}: {sentence}")
+        else:
+            _run_errands(beside, here, say)
         notes["search"] = _searched(trials, found)
-        if engine:
-            first = next(iter(found.values()))
-            make_references(first, folder, trials=rule.reference_trials(max(1, trials)), on=here, say=say)
         runs = partial(plan.jobs, found, temperatures=variants)
         return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say)
 
@@ -170,7 +178,7 @@ def paper_data(names: Sequence[str]) -> list[str]:
 
 
 def search(
-    data: Data,
+    data: AnyData,
     heads: str | Iterable[str] = "default",
     *,
     trials: int = 50,
@@ -229,6 +237,12 @@ def carry_out(
     """Plan these runs in a folder and carry them out: for a study that is no comparison of heads."""
     with locked(out) as folder:
         return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or _saying(say))
+
+
+def _run_errands(errands: Sequence[Errand], on: Processes, say: Say) -> None:
+    for event in on.each(errands):
+        if event.failure is not None:
+            say(f"{event.job.label}: {event.error}")
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
@@ -306,6 +320,7 @@ def _search(
     on: Processes,
     say: Say,
     seconds: float | None = None,
+    beside: Sequence[Errand] = (),
     **how: Any,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; trials run in local processes.
@@ -313,13 +328,14 @@ def _search(
     Heads on features are searched by their engine, for at most so many seconds each; others by Optuna.
     """
     if _by_engine(found):
-        return search_features(found, folder, trials=trials, seconds=seconds, on=on)
+        return search_features(found, folder, trials=trials, seconds=seconds, on=on, beside=beside, say=say)
     from spaceform.study.search import search_head
 
     best, sentences = {}, {}
     for head, recipe in found.items():
         ended = search_head(recipe, folder, trials=trials, on=on, say=say, **how)
         best[head], sentences[head] = ended.recipe, ended.sentence
+        say(f"{head}: {ended.sentence}")
     return best, sentences
 
 

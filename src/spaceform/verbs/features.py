@@ -10,7 +10,7 @@ from spaceform.data.features_file import write_npz, write_parquet
 from spaceform.data.shards import About
 from spaceform.data.texts import has_texts, load_texts, require_texts
 from spaceform.nets.sentences import sentence_net
-from spaceform.run.extraction import BrokenItem, Listener, PhotoSource, Source, TextSource, extract
+from spaceform.run.extraction import BrokenItem, FeatureSource, PaceListener, PhotoSource, TextSource, extract
 
 _WRITERS = {".npz": write_npz, ".parquet": write_parquet}
 
@@ -50,7 +50,7 @@ def extract_features(
     device: str = "cpu",
     workers: int | None = None,
     skip_broken: bool = False,
-    listener: Listener | None = None,
+    listener: PaceListener | None = None,
 ) -> Extracted:
     """Write the features of photos or texts by a pretrained net to `out`; the same call again goes on.
 
@@ -93,7 +93,7 @@ def _source(
     device: str,
     workers: int | None,
     skip_broken: bool,
-) -> tuple[Source, str]:
+) -> tuple[FeatureSource, str]:
     if not isinstance(what, data.Dataset) and _is_text(what, text):
         if weights is not None or views:
             option = "--weights" if weights is not None else "--views"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 from spaceform.nets import NETS, TimmOptions
-from spaceform.nets.pretrained import DEFAULT, NoWeights
-from spaceform.run.extraction import Listener, Pace, PhotoSource
+from spaceform.nets.pretrained import DEFAULT_PHOTO_NET, NoWeights
+from spaceform.run.extraction import Pace, PaceListener, PhotoSource
 from spaceform.run.frozen import kept_features, require_net
 from spaceform.run.recipe import RecipeError, load
 from spaceform.study.choices import Length
@@ -61,11 +61,11 @@ def see(
         raise RecipeError(f"--weights are those of a pretrained net, and --net {eyes.net} has none")
     if eyes.finetune and not scratch:
         start = {"net.weights": weights} if weights is not None else {"net.pretrained": True}
-        return Seen(source, eyes.net or DEFAULT, start | given)
+        return Seen(source, eyes.net or DEFAULT_PHOTO_NET, start | given)
     chosen = {"net.name", "data.thumbnail", "data.features"} & given.keys()
     if scratch or budget == "paper" or chosen or not _take_features(recipes):
         return Seen(source, eyes.net, given)
-    name = eyes.net or DEFAULT
+    name = eyes.net or DEFAULT_PHOTO_NET
     photos = PhotoSource(source.dataset, name, weights)
     try:
         require_net(photos)
@@ -98,7 +98,7 @@ def _take_features(recipes: Sequence[str | Path]) -> bool:
     return all(load(path).net.name in ("features", "projection") for path in paths if path.exists())
 
 
-def _teller(say: Callable[[str], None]) -> Listener:
+def _teller(say: Callable[[str], None]) -> PaceListener:
     told = time.monotonic()
 
     def tell(pace: Pace) -> None:

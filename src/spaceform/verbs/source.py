@@ -15,7 +15,7 @@ from spaceform.run import files
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import ARRAYS
 
-Data: TypeAlias = "str | Path | Dataset | Sequence[Any]"
+AnyData: TypeAlias = "str | Path | Dataset | Sequence[Any]"
 """A name, a path, a loaded data set, or the arrays (X, y): features and labels, one row for each item."""
 
 
@@ -43,7 +43,7 @@ class StudyData:
         files.write_bytes(path, archive.getvalue())
 
 
-def find(data: Data, out: str | Path | None, ending: str = "") -> tuple[StudyData, Path]:
+def find(data: AnyData, out: str | Path | None, ending: str = "") -> tuple[StudyData, Path]:
     """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
     if isinstance(data, str | Path):

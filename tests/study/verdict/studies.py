@@ -3,10 +3,10 @@
 import numpy as np
 
 from spaceform.study.verdict.evidence import Evidence, Series
-from spaceform.study.verdict.goals import CLASSIFICATION
+from spaceform.study.verdict.goals import CLASSIFICATION_GOALS
 
-ACCURACY = next(goal for goal in CLASSIFICATION if goal.column == "accuracy")
-NLL = next(goal for goal in CLASSIFICATION if goal.column == "nll")
+ACCURACY = next(goal for goal in CLASSIFICATION_GOALS if goal.column == "accuracy")
+NLL = next(goal for goal in CLASSIFICATION_GOALS if goal.column == "nll")
 
 
 def series(level, seeds, items, rng, *, seed_deviation=0.1, item=None, run_item=5.0, own_item=2.0):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import Evidence, Missing, Relation, Series, Source, decide
+from spaceform.study.verdict import Evidence, Missing, Relation, Series, VarianceSource, decide
 from spaceform.study.verdict.posterior import posterior
 from study.verdict.studies import ACCURACY, NLL, series, study
 
@@ -97,7 +97,7 @@ def test_references_do_not_move_the_heads():
 
 def test_one_seed_each_uses_what_is_typical_and_says_so():
     found = decide(study({"a": 90.0, "b": 90.5}, seeds=1, items=50_000)).goals[0]
-    assert {one.source for one in found.standings} == {Source.TYPICAL}
+    assert {one.source for one in found.standings} == {VarianceSource.TYPICAL}
     assert found.of("a").seed_error == pytest.approx(ACCURACY.typical_seed_deviation)
     assert found.of("a").relation is Relation.OPEN
 
@@ -105,7 +105,11 @@ def test_one_seed_each_uses_what_is_typical_and_says_so():
 def test_one_seed_beside_others_borrows_their_spread():
     evidence = study({"a": 90.0, "b": 90.5, "c": 91.0}, seeds=5)
     found = decide(evidence.only({"a": range(5), "b": range(5), "c": [0]})).goals[0]
-    assert [one.source for one in found.standings] == [Source.SEEDS, Source.SEEDS, Source.OTHERS]
+    assert [one.source for one in found.standings] == [
+        VarianceSource.SEEDS,
+        VarianceSource.SEEDS,
+        VarianceSource.OTHERS,
+    ]
     assert found.of("c").seed_error > found.of("a").seed_error
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import Missing, Outputs, evidence_from
-from spaceform.study.verdict.goals import CLASSIFICATION, RETRIEVAL
+from spaceform.study.verdict import ItemOutputs, Missing, evidence_from
+from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, RETRIEVAL_GOALS
 
 
 def outputs(right, seed=0, **more):
@@ -13,7 +13,7 @@ def outputs(right, seed=0, **more):
     y = np.arange(len(right)) % 3
     p = rng.random((len(right), 3)) * 0.3
     p[np.arange(len(right)), np.where(right, y, (y + 1) % 3)] += 1.0
-    return Outputs(labels=y, probabilities=p / p.sum(1, keepdims=True), **more)
+    return ItemOutputs(labels=y, probabilities=p / p.sum(1, keepdims=True), **more)
 
 
 def test_figures_are_in_the_goals_unit():
@@ -38,13 +38,13 @@ def test_contributions_move_to_the_figure_of_the_tables():
 
 
 def test_figures_alone_are_evidence_too():
-    found = evidence_from({"vmf": {3: Outputs(figures={"map_at_r": 0.25})}}, goals=RETRIEVAL)
+    found = evidence_from({"vmf": {3: ItemOutputs(figures={"map_at_r": 0.25})}}, goals=RETRIEVAL_GOALS)
     assert found.series["map_at_r"]["vmf"].values.tolist() == [[25.0]]
     assert tuple(goal.column for goal in found.goals) == ("map_at_r",)
 
 
 def test_where_one_label_has_no_items_all_are_judged_by_figures():
-    runs = {"cosine": {0: outputs([1, 0, 1, 1])}, "vmf": {0: Outputs(figures={"accuracy": 0.5})}}
+    runs = {"cosine": {0: outputs([1, 0, 1, 1])}, "vmf": {0: ItemOutputs(figures={"accuracy": 0.5})}}
     found = evidence_from(runs).series["accuracy"]
     assert {label: one.values.shape for label, one in found.items()} == {"cosine": (1, 1), "vmf": (1, 1)}
 
@@ -72,12 +72,12 @@ def test_only_some_seeds():
 def test_arrays_of_a_run_are_found_by_name():
     p = np.full((2, 2), 0.5)
     arrays = {"labels": np.array([0, 1]), "probabilities": p, "probabilities_vector": p / 2, "index": p}
-    found = Outputs.of(arrays, "vector")
+    found = ItemOutputs.of(arrays, "vector")
     assert found.chosen is arrays["probabilities_vector"]
     assert found.confidence is None
 
 
 def test_columns_differ_and_regions_are_positive():
-    columns = [goal.column for goal in CLASSIFICATION]
+    columns = [goal.column for goal in CLASSIFICATION_GOALS]
     assert len(set(columns)) == len(columns)
-    assert all(goal.region > 0 for goal in (*CLASSIFICATION, *RETRIEVAL))
+    assert all(goal.region > 0 for goal in (*CLASSIFICATION_GOALS, *RETRIEVAL_GOALS))

@@ -40,6 +40,17 @@ def test_items_do_not_call_for_seeds():
     assert found.reason is Reason.SETTLED
 
 
+def test_a_race_stops_where_the_items_leave_much_of_the_doubt():
+    """Forty items: the regret over seeds is not small, but that over new items is far larger."""
+    noisy = {"seed_deviation": 3.0, "run_item": 0.0, "own_item": 25.0}
+    few = race(study({"a": 90.0, "b": 90.2, "c": 90.1}, items=40, seed=2, **noisy))
+    many = race(study({"a": 90.0, "b": 90.2, "c": 90.1}, items=20_000, seed=2, **noisy))
+    assert (few.reason, many.reason) == (Reason.SETTLED, Reason.REGRET)
+    assert few.questions[0].few_items
+    assert not many.questions[0].few_items
+    assert few.questions[0].regret > few.questions[0].region / 2
+
+
 def test_one_head_needs_no_race():
     assert race(study({"a": 90.0})).reason is Reason.ONE_HEAD
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import CLASSIFICATION, Evidence, Missing, Series, decide, words
+from spaceform.study.verdict import CLASSIFICATION_GOALS, Evidence, Missing, Series, decide, words
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
 from study.verdict.studies import ACCURACY, NLL, study
@@ -114,7 +114,7 @@ def test_the_overall_choice_against_references():
 def test_a_goal_that_does_not_count_says_why():
     evidence = study({"cosine": 95.0, "vmf": 90.0})
     rows = {label: Series((), np.zeros((0, 1)), {0: Missing.NO_MISTAKES}) for label in evidence.labels}
-    area = CLASSIFICATION[[goal.column for goal in CLASSIFICATION].index("auroc_confidence")]
+    area = CLASSIFICATION_GOALS[[goal.column for goal in CLASSIFICATION_GOALS].index("auroc_confidence")]
     series = {**evidence.series, area.column: rows}
     both = Evidence(evidence.labels, (), (*evidence.goals, area), series)
     verdict = decide(both)
@@ -131,7 +131,7 @@ def test_a_goal_that_does_not_count_says_why():
 
 def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
-    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: for every goal")
+    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
     assert words.racing(found, (ACCURACY,))[1].endswith(", below half of 0.5 points.")
 
 

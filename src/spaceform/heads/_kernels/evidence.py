@@ -17,7 +17,7 @@ from spaceform.special.polynomial import horner, is_plain, numbers
 from spaceform.special.table import table
 
 
-class Evidence(ABC):
+class ClassTerms(ABC):
     """The terms of given classes as functions of k² − ‖w̃_j‖², classes last; the argument is consumed."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Normalizer(ABC):
     """How C and A of vMF class weights are evaluated; order is n/2 − 1."""
 
     @abstractmethod
-    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> ClassTerms:
         """The evidence of classes with these ‖w̃_j‖²."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class SpecialNormalizer(Normalizer):
     def module(self) -> ModuleType:
         return METHODS[self.method]
 
-    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> ClassTerms:
         in_place = self.method == "exact" and is_plain(square)
         return _InPlace(square, order) if in_place else _Special(self.module, square, order)
 
@@ -82,7 +82,7 @@ class UpperNormalizer(Normalizer):
     at most −g ŵ·μ if ŵ·μ > 0, −h ŵ·μ if not.
     """
 
-    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> Evidence:
+    def evidence(self, square: Float[Tensor, "*draws classes"], order: float) -> ClassTerms:
         return _Upper(square, order + 0.5)
 
     def target_ratio(self, norm: Tensor, dot: Tensor, order: float) -> Tensor:
@@ -108,7 +108,7 @@ NORMALIZERS: dict[str, Normalizer] = {
 
 
 @final
-class _Special(Evidence):
+class _Special(ClassTerms):
     def __init__(self, module: ModuleType, square: Tensor, order: float) -> None:
         self.module, self.square, self.order = module, square, order
         self.ratio = module.weight(square, order)
@@ -118,7 +118,7 @@ class _Special(Evidence):
 
 
 @final
-class _Upper(Evidence):
+class _Upper(ClassTerms):
     def __init__(self, square: Tensor, e: float) -> None:
         self.square, self.e = square, e
 
@@ -133,7 +133,7 @@ class _Upper(Evidence):
 
 
 @final
-class _InPlace(Evidence):
+class _InPlace(ClassTerms):
     """With x = (s₂ − s₁)/(s₁ + a): the value is g₂ − g₁ + x (s₁ + a) − (v + ½) log(1 + x).
 
     The formulas and polynomials of `special.exact`, with what belongs to the classes computed once and the

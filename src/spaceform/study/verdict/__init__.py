@@ -4,44 +4,44 @@ from spaceform.study.verdict.decide import (
     Difference,
     Gap,
     GoalVerdict,
-    Reference,
+    ReferenceStanding,
     Relation,
     Standing,
     Verdict,
     decide,
 )
-from spaceform.study.verdict.evidence import Evidence, Missing, Outputs, Series, evidence_from
-from spaceform.study.verdict.goals import CLASSIFICATION, GOALS, RETRIEVAL, Goal, Unit
-from spaceform.study.verdict.overall import Choice, Cost, Recommendation, Why, break_tie, recommend
-from spaceform.study.verdict.posterior import Source
+from spaceform.study.verdict.evidence import Evidence, ItemOutputs, Missing, Series, evidence_from
+from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, GOALS, RETRIEVAL_GOALS, Goal, Unit
+from spaceform.study.verdict.overall import Cost, GoalChoice, Recommendation, Why, break_tie, recommend
+from spaceform.study.verdict.posterior import VarianceSource
 from spaceform.study.verdict.race import Decision, Question, Reason, race
 from spaceform.study.verdict.records import record
 from spaceform.study.verdict.settle import Settlement
 
 __all__ = [
-    "CLASSIFICATION",
+    "CLASSIFICATION_GOALS",
     "GOALS",
-    "RETRIEVAL",
-    "Choice",
+    "RETRIEVAL_GOALS",
     "Cost",
     "Decision",
     "Difference",
     "Evidence",
     "Gap",
     "Goal",
+    "GoalChoice",
     "GoalVerdict",
+    "ItemOutputs",
     "Missing",
-    "Outputs",
     "Question",
     "Reason",
     "Recommendation",
-    "Reference",
+    "ReferenceStanding",
     "Relation",
     "Series",
     "Settlement",
-    "Source",
     "Standing",
     "Unit",
+    "VarianceSource",
     "Verdict",
     "Why",
     "break_tie",

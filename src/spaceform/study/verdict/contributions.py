@@ -12,25 +12,25 @@ from numpy.typing import NDArray
 
 Scores = Float[NDArray[np.floating], " items"]
 Values = Float[NDArray[np.float64], " items"]
-Probabilities = Float[NDArray[np.floating], "items classes"]
+ItemProbabilities = Float[NDArray[np.floating], "items classes"]
 Labels = Int[NDArray[np.integer], " items"]
 
 _BINS = 15
 _SMALLEST = 1e-38  # probabilities are stored as float32
 
 
-def right(probabilities: Probabilities, labels: Labels) -> Values:
+def right(probabilities: ItemProbabilities, labels: Labels) -> Values:
     """1 where the first of the largest probabilities is that of the label."""
     return (probabilities.argmax(1) == labels).astype(np.float64)
 
 
-def surprise(probabilities: Probabilities, labels: Labels) -> Values:
+def surprise(probabilities: ItemProbabilities, labels: Labels) -> Values:
     """−log p of the label."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return -np.log(np.maximum(own, _SMALLEST))
 
 
-def brier(probabilities: Probabilities, labels: Labels) -> Values:
+def brier(probabilities: ItemProbabilities, labels: Labels) -> Values:
     """‖p − e_y‖² = Σp² − 2p_y + 1."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return np.einsum("ij,ij->i", probabilities, probabilities, dtype=np.float64) - 2 * own + 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from spaceform.study.verdict.evidence import Evidence, Missing, Series
 from spaceform.study.verdict.goals import Goal, with_regions
-from spaceform.study.verdict.posterior import Draws, Posterior, Source, posterior
+from spaceform.study.verdict.posterior import Posterior, PosteriorDraws, VarianceSource, posterior
 from spaceform.study.verdict.settle import Settlement, settlement
 
 LEVEL = 0.95
@@ -69,7 +69,7 @@ class Standing:
     seed_error: float
     item_error: float
     """Standard errors of the mean from either source."""
-    source: Source
+    source: VarianceSource
     best: float
     """Probability of being the best of the heads."""
     regret: float
@@ -83,7 +83,7 @@ class Standing:
 
 @final
 @dataclass(frozen=True)
-class Reference:
+class ReferenceStanding:
     """A reference row in one goal, and the chosen head against it."""
 
     label: str
@@ -118,7 +118,7 @@ class GoalVerdict:
     """The head of least expected regret; None where no head has a figure."""
     standings: tuple[Standing, ...]
     """Of all heads that have a figure, in the order of the study."""
-    references: tuple[Reference, ...]
+    references: tuple[ReferenceStanding, ...]
     settlement: Settlement | None
     gaps: tuple[Gap, ...]
     """Runs without a figure, and why."""
@@ -142,7 +142,7 @@ class GoalVerdict:
         return tuple(one.label for one in self.standings if one.relation is Relation.EQUIVALENT)
 
     @property
-    def reference(self) -> Reference | None:
+    def reference(self) -> ReferenceStanding | None:
         """The best of the references."""
         return max(self.references, key=lambda one: self.goal.sign * one.mean, default=None)
 
@@ -240,12 +240,12 @@ def _gaps(series: Mapping[str, Series]) -> tuple[Gap, ...]:
     )
 
 
-def regrets(worth: Draws) -> Draws:
+def regrets(worth: PosteriorDraws) -> PosteriorDraws:
     """How far each head lies behind the best, draw by draw; more is better in `worth`."""
     return worth.max(1, keepdims=True) - worth
 
 
-def _difference(goal: Goal, known: Posterior, truth: Draws, one: int, other: int) -> Difference:
+def _difference(goal: Goal, known: Posterior, truth: PosteriorDraws, one: int, other: int) -> Difference:
     ahead = goal.sign * (truth[:, one] - truth[:, other])
     low, high = np.quantile(ahead, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Difference(
@@ -300,9 +300,9 @@ def _reference(
     choice: str,
     heads: Sequence[str],
     pairs: Mapping[tuple[str, str], Difference],
-) -> Reference:
+) -> ReferenceStanding:
     label = known.labels[place]
-    return Reference(
+    return ReferenceStanding(
         label,
         float(known.mean[place]),
         *interval,

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from spaceform.study.verdict import contributions
-from spaceform.study.verdict.goals import CLASSIFICATION, Goal
+from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, Goal
 
 
 class Missing(Enum):
@@ -26,7 +26,7 @@ class Missing(Enum):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Outputs:
+class ItemOutputs:
     """What one run left on the test split. What is None was not measured."""
 
     labels: Int[NDArray[np.integer], " items"] | None = None
@@ -52,7 +52,7 @@ class Outputs:
         arrays: Mapping[str, Any],
         calibrator: str = "",
         figures: Mapping[str, float | None] | None = None,
-    ) -> "Outputs":
+    ) -> "ItemOutputs":
         """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one."""
         there = set(arrays)
 
@@ -125,9 +125,9 @@ class Evidence:
 
 
 def evidence_from(
-    runs: Mapping[str, Mapping[int, Outputs]],
-    references: Mapping[str, Outputs] | None = None,
-    goals: Sequence[Goal] = CLASSIFICATION,
+    runs: Mapping[str, Mapping[int, ItemOutputs]],
+    references: Mapping[str, ItemOutputs] | None = None,
+    goals: Sequence[Goal] = CLASSIFICATION_GOALS,
 ) -> Evidence:
     """The evidence of runs by label and seed, and of reference rows by label.
 
@@ -158,7 +158,7 @@ class _Contributed:
     doubt: float = 0.0
 
 
-def _series(goal: Goal, by_seed: Mapping[int, Outputs]) -> Series:
+def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
     there: dict[int, _Contributed] = {}
     missing: dict[int, Missing] = {}
     for seed in sorted(by_seed):
@@ -177,7 +177,7 @@ def _series(goal: Goal, by_seed: Mapping[int, Outputs]) -> Series:
     return Series(tuple(there), scale * np.stack(values), missing, doubt)
 
 
-def _with_figure(column: str, outputs: Outputs) -> _Contributed | Missing:
+def _with_figure(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
     """Contributions to a figure, or the figure alone, or why there is none."""
     figure = outputs.figures.get(column)
     items = _contributions(column, outputs)
@@ -190,7 +190,7 @@ def _with_figure(column: str, outputs: Outputs) -> _Contributed | Missing:
     )
 
 
-def _contributions(column: str, outputs: Outputs) -> _Contributed | Missing:
+def _contributions(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
     y, p = outputs.labels, outputs.probabilities
     if column in ("retrieval.map_at_r", "map_at_r", "recall_at_1"):
         return _found(outputs.nearest_is_own if column == "recall_at_1" else outputs.average_precision)
@@ -251,7 +251,9 @@ def _only(series: Series, seeds: Sequence[int] | None) -> Series:
     )
 
 
-def _require_same_items(runs: Mapping[str, Mapping[int, Outputs]], references: Mapping[str, Outputs]) -> None:
+def _require_same_items(
+    runs: Mapping[str, Mapping[int, ItemOutputs]], references: Mapping[str, ItemOutputs]
+) -> None:
     named = [(f"{label}, seed {seed}", one) for label, by in runs.items() for seed, one in by.items()]
     named += [*references.items()]
     labelled = [(name, one.labels) for name, one in named if one.labels is not None]

@@ -56,7 +56,7 @@ class Goal:
         return 1.0 if self.higher else -1.0
 
 
-CLASSIFICATION: tuple[Goal, ...] = (
+CLASSIFICATION_GOALS: tuple[Goal, ...] = (
     Goal("accuracy", "accuracy", "accuracy", POINTS, True, 0.5, 0.5, 100.0, weight=4.0),
     Goal("nll", "NLL", "good probabilities as trained", NATS, False, 0.01, 0.03, math.inf),
     Goal(
@@ -125,12 +125,12 @@ CLASSIFICATION: tuple[Goal, ...] = (
     ),
     Goal("retrieval.map_at_r", "mAP@R", "retrieval", POINTS, True, 0.5, 1.0, 100.0, weight=1.0),
 )
-RETRIEVAL: tuple[Goal, ...] = (
+RETRIEVAL_GOALS: tuple[Goal, ...] = (
     Goal("map_at_r", "mAP@R", "retrieval of new classes", POINTS, True, 0.5, 0.5, 100.0, weight=1.0),
     Goal("cosine.map_at_r", "mAP@R by cosine", "retrieval by the cosine", POINTS, True, 0.5, 0.5, 100.0),
     Goal("recall_at_1", "Recall@1", "the nearest neighbour", POINTS, True, 0.5, 0.5, 100.0),
 )
-GOALS: Mapping[str, tuple[Goal, ...]] = {"classification": CLASSIFICATION, "retrieval": RETRIEVAL}
+GOALS: Mapping[str, tuple[Goal, ...]] = {"classification": CLASSIFICATION_GOALS, "retrieval": RETRIEVAL_GOALS}
 """By the task of a study."""
 
 

@@ -57,7 +57,7 @@ class Why(Enum):
 
 @final
 @dataclass(frozen=True)
-class Choice:
+class GoalChoice:
     """The head to take for one goal, ties broken."""
 
     label: str
@@ -73,14 +73,14 @@ class Choice:
 class Recommendation:
     """One head over all goals."""
 
-    choice: Choice
+    choice: GoalChoice
     verdict: GoalVerdict
     """Of the overall goal, in regions of equivalence."""
     weights: Mapping[str, float]
     """By column, with the sum 1: of the goals that count."""
     left_out: tuple[str, ...]
     """Columns with a weight that some head has no figure for: they do not count."""
-    goals: Mapping[str, Choice]
+    goals: Mapping[str, GoalChoice]
     """The choice for each goal, by column."""
 
 
@@ -121,7 +121,7 @@ def recommend(
     )
 
 
-def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> Choice | None:
+def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> GoalChoice | None:
     """The choice of a goal: of equivalent heads the cheapest, and of those at the same cost the simplest."""
     if verdict.choice is None:
         return None
@@ -138,15 +138,15 @@ def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> 
         else Why.CLEAR
     )
     if costs is None or any(label not in costs for label in ties):
-        return Choice(first, plain, first, None)
+        return GoalChoice(first, plain, first, None)
     cheapest = min(costs[label].seconds for label in ties)
     cheap = [label for label in ties if costs[label].seconds <= _SAME_COST * cheapest]
     simplest = min(costs[label].complexity for label in cheap)
     label = next(label for label in cheap if costs[label].complexity == simplest)
     time = costs[label].seconds / costs[first].seconds if costs[first].seconds > 0 else None
     if label == first:
-        return Choice(first, plain, first, time)
-    return Choice(label, Why.SIMPLER if first in cheap else Why.CHEAPER, first, time)
+        return GoalChoice(first, plain, first, time)
+    return GoalChoice(label, Why.SIMPLER if first in cheap else Why.CHEAPER, first, time)
 
 
 def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str, float]) -> Evidence:

@@ -43,10 +43,10 @@ _DRAWS_PER_CHAIN = 8
 _INTERVAL_DRAWS = 4096
 
 Vector = Float[NDArray[np.float64], " labels"]
-Draws = Float[NDArray[np.float64], "draws labels"]
+PosteriorDraws = Float[NDArray[np.float64], "draws labels"]
 
 
-class Source(Enum):
+class VarianceSource(Enum):
     """Where the variance over seeds comes from."""
 
     SEEDS = "seeds"
@@ -77,7 +77,7 @@ class Posterior:
     """Degrees of freedom of `seed_variance`."""
     least: Vector
     """What the variance over seeds cannot be below: e/N."""
-    source: tuple[Source, ...]
+    source: tuple[VarianceSource, ...]
     candidate: NDArray[np.bool_]
     """Whether a label is a head, and no reference."""
     region: float
@@ -90,7 +90,9 @@ class Posterior:
         """Standard errors of the means from the seeds."""
         return np.sqrt(self.seed_variance / self.seeds)
 
-    def draw(self, draws: int, seed: int, *, seeds: Vector | None = None, more_items: float = 1.0) -> Draws:
+    def draw(
+        self, draws: int, seed: int, *, seeds: Vector | None = None, more_items: float = 1.0
+    ) -> PosteriorDraws:
         """Draws of the true figures; the same seed gives the same ones.
 
         As if there were other numbers of seeds and `more_items` times the items, the means being the same.
@@ -114,7 +116,7 @@ class Posterior:
         half = np.quantile(error, level, axis=0)
         return self.mean - half, self.mean + half
 
-    def _seed_variances(self, rng: np.random.Generator, draws: int) -> Draws:
+    def _seed_variances(self, rng: np.random.Generator, draws: int) -> PosteriorDraws:
         drawn = self.freedom * self.seed_variance / rng.chisquare(self.freedom, (draws, len(self.labels)))
         return np.where(self.seed_variance > 0, np.maximum(drawn, self.least), 0.0)
 
@@ -170,7 +172,7 @@ def _item_covariance(rows: Sequence[Series], e: Vector) -> Float[NDArray[np.floa
 
 def _seed_variances(
     rows: Sequence[Series], fixed: NDArray[np.bool_], floor: Vector, known: bool, typical: float
-) -> tuple[Vector, Vector, Vector, tuple[Source, ...]]:
+) -> tuple[Vector, Vector, Vector, tuple[VarianceSource, ...]]:
     """Moderated variances of a run's figure over seeds, their floors and degrees of freedom."""
     own = np.array([one.figures.var(ddof=1) if len(one.seeds) > 1 else np.nan for one in rows])
     d = np.array([len(one.seeds) - 1.0 for one in rows])
@@ -185,13 +187,13 @@ def _seed_variances(
     variance = np.where(several, (_FREEDOM * common + d * np.nan_to_num(own)) / (_FREEDOM + d), common)
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
-    other = Source.OTHERS if several.any() else Source.TYPICAL
+    other = VarianceSource.OTHERS if several.any() else VarianceSource.TYPICAL
     # What the heads have in common is known no better than all their seeds together tell.
     freedom = (
         np.minimum(_FREEDOM + d, d[several].sum()) if several.any() else np.full(len(d), _TYPICAL_FREEDOM)
     )
     source = tuple(
-        Source.FIXED if still else Source.SEEDS if many else other
+        VarianceSource.FIXED if still else VarianceSource.SEEDS if many else other
         for still, many in zip(fixed, several, strict=True)
     )
     return np.maximum(variance, least), least, freedom, source

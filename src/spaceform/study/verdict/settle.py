@@ -9,7 +9,7 @@ import numpy as np
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.posterior import Posterior
 
-MOST_SEEDS = 100
+MOST_SEEDS_NAMED = 100
 _DRAWS = 1024
 _MOST_ITEMS = 1_000.0  # times those there are
 
@@ -48,15 +48,15 @@ def settlement(known: Posterior, goal: Goal, heads: Sequence[str], choice: str, 
 
     now = int(known.seeds[columns].max())
     settled = regret(None) < goal.region
-    seeds = now if settled else _least(lambda n: regret(n) < goal.region, now + 1, MOST_SEEDS)
+    seeds = now if settled else _least(lambda n: regret(n) < goal.region, now + 1, MOST_SEEDS_NAMED)
     items = None
     if seeds is None and known.items:
-        factor = _least_factor(lambda f: regret(MOST_SEEDS, f) < goal.region)
+        factor = _least_factor(lambda f: regret(MOST_SEEDS_NAMED, f) < goal.region)
         items = None if factor is None else int(np.ceil(factor * known.items))
     rival = _rival(known, goal, columns, at)
     tell = None
     if rival is not None:
-        tell = now if told(None, rival) else _least(lambda n: told(n, rival), now + 1, MOST_SEEDS)
+        tell = now if told(None, rival) else _least(lambda n: told(n, rival), now + 1, MOST_SEEDS_NAMED)
     return Settlement(settled, seeds, items, None if rival is None else known.labels[rival], tell)
 
 

@@ -6,8 +6,8 @@ from spaceform.messages import capital, listed
 from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing, Verdict
 from spaceform.study.verdict.evidence import Missing
 from spaceform.study.verdict.goals import Goal
-from spaceform.study.verdict.overall import Choice, Recommendation, Why
-from spaceform.study.verdict.posterior import Source
+from spaceform.study.verdict.overall import GoalChoice, Recommendation, Why
+from spaceform.study.verdict.posterior import VarianceSource
 from spaceform.study.verdict.race import Decision, Question, Reason
 
 Name = Callable[[str], str]
@@ -16,7 +16,7 @@ _WORTH_NAMING = 0.05
 _LIKELY = 0.5
 
 
-def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> list[str]:
+def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
     """All there is to say of one goal: what to choose first, then how sure, references and limits.
 
     `name` turns a label into what the reader calls it.
@@ -27,7 +27,7 @@ def sentences(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> 
     return said + limits(verdict, name)
 
 
-def chosen(verdict: GoalVerdict, choice: Choice | None, name: Name = str) -> str:
+def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> str:
     """What to choose for a goal, in one sentence."""
     goal = verdict.goal
     if choice is None:
@@ -125,13 +125,13 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
     """What the verdict rests on where that is less than usual."""
     goal, said = verdict.goal, []
     sources = {one.source for one in verdict.standings}
-    if Source.TYPICAL in sources:
+    if VarianceSource.TYPICAL in sources:
         typical = amount(goal, goal.typical_seed_deviation)
         said.append(
             "One seed each: how much seeds differ is not known here; "
             f"{typical}, typical of this figure, stands in."
         )
-    alone = [name(one.label) for one in verdict.standings if one.source is Source.OTHERS]
+    alone = [name(one.label) for one in verdict.standings if one.source is VarianceSource.OTHERS]
     if alone:
         has = "has" if len(alone) == 1 else "have"
         said.append(f"{listed(alone)} {has} one seed; the spread of the others stands in.")
@@ -222,7 +222,7 @@ def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[
     said = {
         Reason.FIRST_SEEDS: "Every head gets its first seeds.",
         Reason.REGRET: f"More seeds for {listed([name(label) for label in going])}." if going else "",
-        Reason.SETTLED: "No more seeds: for every goal the expected loss is below what matters.",
+        Reason.SETTLED: "No more seeds: they would hardly change the choice of any goal.",
         Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
         Reason.ONE_HEAD: "No more seeds: there is one head only.",
     }[decision.reason]
@@ -269,6 +269,8 @@ def _gap(gap: Gap, name: Name) -> str:
 def _question(one: Question, goal: Goal, name: Name) -> str:
     half = f"half of {amount(goal, one.region)}"
     state = f"below {half}" if one.settled else f"not yet below {half}"
+    if one.few_items:
+        state = "and more than that from the small number of test items"
     heads = "" if one.settled else f"; in question: {listed([name(label) for label in one.heads])}"
     loss = amount(goal, one.regret)
     return f"{capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
