@@ -124,12 +124,12 @@ def many_classes_of_few(mesh):
         own = split.weight.to_local()
         torch.manual_seed(0)
         std = HEADS[name](DIM, 2002).weight.std()
-        weight = unshard(split).weight
+        weight = unshard(split).weight.detach()
         z = torch.randn(3, DIM)
         p = split.top_k(z, 3).probability
         found[name] = {
             "rows": own.shape[-2],
-            "spread": float(weight.std() / std),
+            "spread": float(weight.std() / std.detach()),
             "distinct": len(weight.flatten(0, -2).unique(dim=0)) / (weight.numel() / DIM),
             "prediction": difference(p, unshard(split).predict_proba(z).topk(3).values),
         }
@@ -271,7 +271,7 @@ def sampled(mesh, rank):
         exact = whole(z, y)
         touched = split.weight.grad.to_local().abs().sum(1) > 0
         found[share] = {
-            "bias": float(mean / RANKS - exact.mean()),
+            "bias": float(mean / RANKS - exact.detach().mean()),
             "touched": float(touched.double().mean()),
             "targets": bool(split.weight.grad.full_tensor()[y].abs().sum(1).gt(0).all()),
         }

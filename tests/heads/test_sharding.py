@@ -28,7 +28,6 @@ def folder(tmp_path_factory):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
