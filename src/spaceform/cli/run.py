@@ -21,7 +21,7 @@ Chosen = Annotated[
     typer.Option(
         "--calibrator",
         help="auto (the best on the validation split, once the run is evaluated), none, temperature, "
-        "norm_aware_temperature, vector, isotonic.",
+        "norm_aware_temperature, vector, isotonic, structured.",
     ),
 ]
 
@@ -113,14 +113,8 @@ def predict(
     reject: Annotated[
         float | None, typer.Option(help="Mark what is less probable than this, for a human.", min=0, max=1)
     ] = None,
-    coverage: Annotated[
-        float | None,
-        typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
-    ] = None,
-    unknown: Annotated[
-        float | None,
-        typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
-    ] = None,
+    coverage: Coverage = None,
+    unknown: Unknown = None,
     calibrator: Chosen = "auto",
 ) -> None:
     """Classify new data: class, calibrated probability and confidence of every item.
@@ -178,8 +172,12 @@ def export(
     ],
     calibrator: Chosen = "auto",
     draws: Annotated[int, typer.Option(help="Fixed draws of a stochastic head; even.", min=2)] = 64,
+    coverage: Coverage = None,
+    unknown: Unknown = None,
 ) -> None:
     """Write net, head and calibrator as one graph: probabilities, confidence and embedding.
+
+    With --coverage the graph has an output `set` too, and with --unknown an output `unknown`.
 
     What was written is read back and compared with the run before the command ends.
 
@@ -190,14 +188,25 @@ def export(
     from spaceform.run.finished import Run
 
     loaded = Run.load(run)
-    write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
+    write(
+        loaded,
+        out,
+        calibrator=None if calibrator == "none" else calibrator,
+        draws=draws,
+        coverage=coverage,
+        unknown=unknown,
+    )
     if calibrator == "auto":
         calibrator = loaded.best_calibrator or "none"
     one = input_shape(loaded)
     shape = ", ".join(map(str, ("batch", *one)))
     scale = " of 0 to 1" if len(one) == 3 else ""
+    more = "".join(
+        f", {name}" for name, asked in (("set", coverage), ("unknown", unknown)) if asked is not None
+    )
     typer.echo(
-        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding; calibrator: {calibrator}"
+        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding{more}; "
+        f"calibrator: {calibrator}"
     )
 
 

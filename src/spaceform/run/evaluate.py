@@ -76,7 +76,7 @@ def evaluate(
     same twice, `timing.json`.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
-    trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
+    trained and after each calibrator, fitted on the validation split; predictions use `structured`;
     AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
     test items at most, the same for every run. Probabilities are those that `Run.predict_proba` gives.
 

@@ -128,7 +128,7 @@ class Run:
 
     @property
     def best_calibrator(self) -> str | None:
-        """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
+        """The name of the one that predictions use; None without any."""
         return None if self._calibration is None else self._calibration.chosen
 
     def refresh(self) -> None:
