@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from spaceform._torchvision import ensure_torchvision
 from spaceform.calibrators import CALIBRATORS
 from spaceform.engine import Rows, fit, space
 from spaceform.engine.training import set_draws
@@ -182,6 +183,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    ensure_torchvision()
     peers: dict[str, Peer] = {}
     for name, make in PEERS.items():
         try:

@@ -1,4 +1,4 @@
-"""The commands of one run: train, evaluate, predict, embed, export. Arguments in, calls out."""
+"""The commands of one run: train, evaluate, predict, embed, match, export. Arguments in, calls out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,11 +34,19 @@ OneRecipeSettings = Annotated[
 Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
 DecodeWorkers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+Coverage = Annotated[
+    float | None,
+    typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
+]
+Unknown = Annotated[
+    float | None,
+    typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (train, evaluate, predict, embed, export):
+    for command in (train, evaluate, predict, embed, match, export):
         app.command()(command)
 
 
@@ -163,6 +171,40 @@ def embed(
     items, dim = found.embedding.shape
     geometry = type(loaded.model.head.geometry).__name__
     typer.echo(f"{out}: {counted(items, 'embedding')} of dimension {dim}, to be compared by {geometry}")
+
+
+def match(
+    run: Finished,
+    a: Annotated[Path, typer.Argument(metavar="A", help="Images or arrays, as for predict.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare them with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .csv file.")],
+    every: Annotated[bool, typer.Option("--all", help="Compare each of A with each of B.")] = False,
+    at_least: Annotated[float, typer.Option(help="Write pairs of at least this probability.")] = 0.0,
+    false_accept: Annotated[
+        float | None,
+        typer.Option(help="Mark what to accept, so that pairs of two classes are accepted at most so often."),
+    ] = None,
+    prior: Annotated[float, typer.Option(help="The share of pairs that are same, where this is used.")] = 0.5,
+) -> None:
+    """Say how probable it is that items share a class: row by row, or each with each.
+
+    Example: spaceform match runs/vmf-1 new/ known/ --all --at-least 0.9 -o matches.csv
+    """
+    from spaceform.run.finished import Run
+    from spaceform.run.match import match as compare
+
+    found = compare(
+        Run.load(run),
+        a,
+        b,
+        out,
+        every=every,
+        at_least=at_least,
+        false_accept=false_accept,
+        prior=prior,
+    )
+    kept = "" if found.accepted is None else f"; {found.accepted:,} of them to accept"
+    typer.echo(f"{out}: {counted(found.written, 'pair')} of {found.compared:,}{kept}")
 
 
 def export(
