@@ -34,6 +34,12 @@ from spectrograms import spectrogram
 
 MOST = 12_000
 """Rows of a set."""
+EVEN, TESTED = 40, 10
+"""Training and test images of each class of CIFAR-100."""
+LONG_TAIL = tuple(round(80 * 0.05 ** (c / 99)) for c in np.random.default_rng(0).permutation(100))
+"""Training images where they are not even: from 80 down to 4, in a random order of the classes."""
+SPOKEN = 20
+"""Recordings of each digit by each speaker."""
 Make: TypeAlias = Callable[[Path, Path], None]
 """Writes the file of the second path from the folder of the first."""
 
@@ -53,7 +59,7 @@ def some(count: int, most: int) -> NDArray[np.int64]:
 
 
 def in_each(labels: NDArray[Any], counts: Sequence[int]) -> NDArray[np.int64]:
-    """A random part with so many rows of each class; a smaller count takes a part of what a larger takes."""
+    """A random part with so many rows of each class."""
     mixed = np.random.default_rng(0).permutation(len(labels))
     own = [mixed[labels[mixed] == c][:count] for c, count in enumerate(counts)]
     return np.sort(np.concatenate(own))
@@ -125,21 +131,31 @@ def _part_of_catalog(
     return found.inputs[rows].numpy(), found.labels[rows].numpy(), parts(train, test)
 
 
-def cifar100(train: Sequence[int], test: Sequence[int], sources: Path, out: Path) -> None:
-    """So many images of each of the hundred classes."""
+def cifar100(train: Sequence[int], sources: Path, out: Path) -> None:
+    """So many training images of each of the hundred classes, and `TESTED` test images of each."""
+    files, split, pool = _cifar100_pool(sources, out.with_name(".cifar100-pool.npz"))
+    labels = np.array([path.parent.name for path in files])
+    numbers = np.unique(labels, return_inverse=True)[1]
+    own = np.flatnonzero(split == "train")
+    rows = np.concatenate([own[in_each(numbers[own], train)], np.flatnonzero(split == "test")])
+    save(out, pool[rows], labels[rows], split[rows])
+
+
+def _cifar100_pool(sources: Path, pool: Path) -> tuple[list[Path], NDArray[np.str_], NDArray[np.float32]]:
+    """Files, parts and features of the images that some set takes; what is there is not made again."""
     chosen, split = [], []
-    for part, counts in (("train", train), ("test", test)):
+    most = [max(count, EVEN) for count in LONG_TAIL]
+    for part, counts in (("train", most), ("test", [TESTED] * 100)):
         files = sorted((sources / "CIFAR-100-dataset" / part).glob("*/*.png"))
         numbers = np.unique([path.parent.name for path in files], return_inverse=True)[1]
         taken = in_each(numbers, counts)
         chosen += [files[i] for i in taken]
         split += [part] * len(taken)
-    images = np.stack([np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1) for path in chosen])
-    see(images, np.array([path.parent.name for path in chosen]), np.array(split), out)
-
-
-LONG_TAIL = tuple(round(100 * 0.05 ** (c / 99)) for c in np.random.default_rng(0).permutation(100))
-"""From 100 training images down to 5, in a random order of the classes."""
+    if not pool.exists():
+        images = [np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1) for path in chosen]
+        see(np.stack(images), np.array([path.parent.name for path in chosen]), np.array(split), pool)
+    with np.load(pool) as found:
+        return chosen, np.array(split), found["X"]
 
 
 def textures(sources: Path, out: Path) -> None:
@@ -219,6 +235,7 @@ def esc50(sources: Path, out: Path) -> None:
 def spoken(what: int, sources: Path, out: Path) -> None:
     """Spectrograms of DIGIT_SPEAKER_NUMBER.wav, by the digit (0) or the speaker (1); numbers 0 to 4 test."""
     files = sorted((sources / "free-spoken-digit-dataset" / "recordings").glob("*.wav"))
+    files = [path for path in files if int(path.stem.split("_")[2]) < SPOKEN]
     names = np.array([path.stem.split("_") for path in files])
     other = out.with_name("spoken-digits.npz" if what else "spoken-speakers.npz")
     split = np.where(names[:, 2].astype(int) < 5, "test", "train")
@@ -254,8 +271,8 @@ MAKERS: Mapping[str, Make] = {
     "mnist": partial(halved, "mnist"),
     "fashion-mnist": partial(halved, "fashion-mnist"),
     "cifar10": cifar10,
-    "cifar100": partial(cifar100, [50] * 100, [20] * 100),
-    "cifar100-lt": partial(cifar100, LONG_TAIL, [20] * 100),
+    "cifar100": partial(cifar100, [EVEN] * 100),
+    "cifar100-lt": partial(cifar100, LONG_TAIL),
     "textures": textures,
     "cub200": partial(resnet50, "cub200", 0),
     "cars-second-half": partial(resnet50, "cars196", 98),
