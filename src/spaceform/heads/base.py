@@ -19,8 +19,11 @@ from spaceform.heads._checks import (
     checked_soft_labels,
     is_positive_integer,
 )
+from spaceform.heads._kernels.class_shard import ClassShard, TopK
 from spaceform.heads._kernels.precision import no_autocast
+from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.declaration import Range, Start
+from spaceform.heads.soft_labels import SoftLabels, TrainingLogits, soft_cross_entropy
 
 _TAU = math.log(1e8)
 
@@ -53,7 +56,12 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
+    shardable: ClassVar[bool] = False
+    """Whether `sf.shard` can split its classes over processes: a leaf takes its weights by `_rows`."""
+
     log_beta: Tensor
+    shard: ClassShard | None = None
+    """Which classes are here, if they are split over processes."""
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
         super().__init__()
@@ -88,7 +96,8 @@ class Head(nn.Module, ABC):
     @property
     def tau(self) -> Float[Tensor, ""]:
         """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
-        return self.log_beta.clamp(-_TAU, _TAU)
+        tau = self.log_beta if self.shard is None else self.shard.summed(self.log_beta)
+        return tau.clamp(-_TAU, _TAU)
 
     # What a leaf gives.
 
@@ -110,11 +119,10 @@ class Head(nn.Module, ABC):
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],  # noqa: ARG002 (refused)
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002
-        target: Float[Tensor, "batch classes"],  # noqa: ARG002
+        labels: SoftLabels,  # noqa: ARG002
         generator: Generator | None,  # noqa: ARG002
     ) -> Float[Tensor, " batch"]:
-        """Σ_c target_c × the objective of label c; a margin goes to the classes by `share`, the labels."""
+        """Σ_c target_c × the objective of label c; a margin goes to the classes by their share."""
         raise TypeError(f"{type(self).__name__} takes no soft labels and no smoothing: give _soft_objective")
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
@@ -126,6 +134,10 @@ class Head(nn.Module, ABC):
     def confidence(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         """‖z‖: how sure the network is of its embedding; not a probability."""
         return torch.linalg.vector_norm(self._promote(self._checked(z)), dim=-1)
+
+    def numbers(self) -> dict[str, float]:
+        """Single numbers that tell what the head is now, learned or given: β, a margin, a curvature."""
+        return {"beta": self.beta.item()} if hasattr(self, "log_beta") else {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters by their role, as optimiser groups; every parameter is in exactly one."""
@@ -153,8 +165,8 @@ class Head(nn.Module, ABC):
         `class_weight` and `ignore_index` mean what they mean in `F.cross_entropy` with reduction "none": an
         ignored example has the objective 0. A weight of each example is a factor of what this returns.
 
-        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Soft
-        labels and smoothing need the logits of all classes at once, whatever `class_chunk` says.
+        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Like
+        the rest, both are streamed over the classes where these are many.
         """
         z, ignored = self._checked(z), None
         soft = isinstance(y, Tensor) and y.is_floating_point() and y.ndim == 2
@@ -164,10 +176,16 @@ class Head(nn.Module, ABC):
             y = y.masked_fill(ignored, 0)
         with no_autocast(z):
             if soft or label_smoothing:
+                self._require_all_classes("soft labels and smoothing need")
                 objective = self._of_soft_labels(z, y, label_smoothing, class_weight, generator)
             else:
                 y, z = checked_labels(y, z, self.num_classes), self._promote(z)
-                objective = self._objective(z, y, generator)
+                if self.shard is None:
+                    objective = self._objective(z, y, generator)
+                else:
+                    z_all, y_all, sizes = self.shard.gathered(z, y)
+                    generator = self.shard.generator if generator is None else generator
+                    objective = self.shard.own(self._objective(z_all, y_all, generator), sizes)
                 if class_weight is not None:
                     objective = objective * class_weight.to(z.dtype)[y]
         return objective if ignored is None else objective.masked_fill(ignored, 0)
@@ -181,14 +199,10 @@ class Head(nn.Module, ABC):
         generator: Generator | None,
     ) -> Float[Tensor, " batch"]:
         z = self._promote(z)
-        if y.is_floating_point():
-            share = checked_soft_labels(y, z, self.num_classes)
-        else:
-            share = F.one_hot(checked_labels(y, z, self.num_classes), self.num_classes).to(z.dtype)
-        target = share * (1 - smoothing) + smoothing / self.num_classes if smoothing else share
-        if class_weight is not None:
-            target = target * class_weight.to(z.dtype)
-        return self._soft_objective(z, share, target, generator)
+        check = checked_soft_labels if y.is_floating_point() else checked_labels
+        weight = None if class_weight is None else class_weight.to(z.dtype)
+        labels = SoftLabels(check(y, z, self.num_classes), self.num_classes, z.dtype, smoothing, weight)
+        return self._soft_objective(z, labels, generator)
 
     def logit_samples(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -197,9 +211,28 @@ class Head(nn.Module, ABC):
 
         Stochastic heads use fixed draws, or random ones of the generator: see `StochasticHead`.
         """
+        self._require_all_classes("logit samples and probabilities need")
         z = self._checked(z)
         with no_autocast(z):
             return self._logit_samples(self._promote(z), generator)
+
+    @torch.no_grad()
+    def top_k(self, z: Float[Tensor, "batch dim"], k: int) -> TopK:
+        """The k largest of `predict_proba` and their classes; of classes split over processes, too.
+
+        There every process gives rows of its own, and all have to call.
+        """
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k must lie in 1..{self.num_classes}, the number of classes, got {k!r}")
+        if self.shard is None:
+            return TopK(*self.predict_proba(z).topk(k))
+        z = self._promote(self._checked(z))
+        with no_autocast(z):
+            return self.shard.top_k(*self._prediction(z.dtype), z, k)
+
+    def _prediction(self, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:  # noqa: ARG002
+        """The function from embeddings of this type to logit samples, and how many these are."""
+        return lambda z: self._logit_samples(z, None), 1
 
     def log_probs(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -238,6 +271,28 @@ class Head(nn.Module, ABC):
         check_embeddings(z, self.dim)
         return z
 
+    # Classes split over processes.
+
+    def _rows(self, dtype: torch.dtype) -> Tensor:
+        """The class weights that are here: all of them, or those of this process."""
+        weight: Any = self.weight
+        return (weight if self.shard is None else weight.to_local()).to(dtype)
+
+    def _start(self, weight: Tensor, num_classes: int) -> None:
+        """Fill weights of some of `num_classes` classes as at the start; a shardable leaf gives it."""
+        raise NotImplementedError
+
+    def _of_all_ranks(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "_ dim"]:
+        z = self._promote(self._checked(embeddings))
+        return z if self.shard is None else self.shard.gathered_rows(z)
+
+    def _require_all_classes(self, what: str) -> None:
+        if self.shard is not None:
+            raise TypeError(
+                f"{what} all classes, and this head has {self.shard.rows} of {self.num_classes}: "
+                "use hard labels and top_k, or sf.unshard(head)"
+            )
+
 
 class DeterministicHead(Head):
     """A head whose probabilities are one softmax of `logits`; a leaf gives `_logits` and may give `_loss`."""
@@ -248,22 +303,19 @@ class DeterministicHead(Head):
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return F.cross_entropy(self._logits(z), y, reduction="none")
 
-    def _training_logits(
-        self,
-        z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (a margin needs it)
-    ) -> Float[Tensor, "batch classes"]:
-        """The logits whose cross entropy is the objective of soft labels; `share` has the bare labels."""
-        return self._logits(z)
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        """The logits, of a block of classes, whose cross entropy is the objective of soft labels."""
+        logits = self._logits(z)
+        return lambda _share, block: logits[:, block]
 
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],
-        target: Float[Tensor, "batch classes"],
+        labels: SoftLabels,
         generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
     ) -> Float[Tensor, " batch"]:
-        return F.cross_entropy(self._training_logits(z, share), target, reduction="none")
+        chunk = chunk_size(z.shape[0], self.num_classes, self.class_chunk)
+        return soft_cross_entropy(self._training_logits(z), labels, chunk)
 
     def logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """The logits of prediction, margins left out."""

@@ -14,7 +14,9 @@ from spaceform.heads._kernels.angle_table import AngleTable
 from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._kernels.fixed_draws import FixedDraws
+from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads._kernels.weight_draws import weight_logits
+from spaceform.heads.soft_labels import SoftLabels, over_blocks
 from spaceform.heads.stochastic import DRAWS, StochasticHead, device_of
 
 # A law beyond this concentration is a point, to the last bit of float32.
@@ -48,6 +50,7 @@ class DirectionalHead(StochasticHead):
     """
 
     geometry = Sphere()
+    shardable = True
     confidence_symbol = "κ"
     alpha: Tensor
     signs: Tensor
@@ -89,16 +92,17 @@ class DirectionalHead(StochasticHead):
 
         α is that of embeddings with coordinates of size 1, until `prepare` has seen some.
         """
-        nn.init.normal_(
-            self.weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim)
-        )
+        self._start(self.weight, self.num_classes)
         with torch.no_grad():
             self.alpha.copy_(self._initial_alpha(torch.ones(1, self.dim)))
+
+    def _start(self, weight: Tensor, num_classes: int) -> None:  # noqa: ARG002 (the same for any number)
+        nn.init.normal_(weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim))
 
     @torch.no_grad()
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Set α so that training starts with ‖E[z]‖ ≈ λ."""
-        alpha = self._initial_alpha(self._promote(self._checked(embeddings)))
+        alpha = self._initial_alpha(self._of_all_ranks(embeddings))
         if alpha.device.type == "cpu" and not bool(alpha.isfinite()):
             raise ValueError("embeddings are all zero: they have no scale to set alpha from")
         self.alpha.copy_(alpha)
@@ -133,34 +137,51 @@ class DirectionalHead(StochasticHead):
         kappa, mu = self._concentration_and_direction(z)
         cos, sin, v = self._antithetic(kappa, mu, generator)
         length, normalizer = self.law.mean_length(kappa, self.dim), self.weight_normalizer
-        weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
-        loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk)
-        return loss + self.gamma * self.law.divergence(kappa, self.dim) if self.gamma else loss
+        weight, beta = self._rows(z.dtype), self.beta.to(z.dtype)
+        loss = expected_objective(
+            mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk, self.shard
+        )
+        if not self.gamma:
+            return loss
+        divergence = self.law.divergence(kappa, self.dim)
+        return loss + self.gamma * (divergence if self.shard is None else self.shard.once(divergence))
 
     def _soft_objective(
-        self,
-        z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
-        target: Float[Tensor, "batch classes"],
-        generator: Generator | None,
+        self, z: Float[Tensor, "batch dim"], labels: SoftLabels, generator: Generator | None
     ) -> Float[Tensor, " batch"]:
         """Eq. 8 depends on the label by −βE[w_y]·E[z] alone: that of class 0 is replaced by the target's."""
         objective = self._objective(z, z.new_zeros(z.shape[0], dtype=torch.long), generator)
         agreement = self._agreement(z)
-        return target.sum(1) * (objective + agreement[:, 0]) - (target * agreement).sum(1)
+        objective = objective + agreement(slice(0, 1))[:, 0]
 
-    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of all classes, differentiable once."""
+        def counted(block: slice) -> tuple[Tensor, Tensor]:
+            target = labels.target(block)
+            return target.sum(1), (target * agreement(block)).sum(1)
+
+        chunk = chunk_size(z.shape[0], self.num_classes, self.class_chunk)
+        if chunk >= self.num_classes or torch.compiler.is_compiling():
+            total, agreed = counted(labels.every_class)
+        else:
+            parts = zip(*over_blocks(counted, labels.blocks(chunk)), strict=True)
+            total, agreed = (torch.stack(part).sum(0) for part in parts)
+        return total * objective - agreed
+
+    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Callable[[slice], Float[Tensor, "batch block"]]:
+        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of classes, differentiable once."""
         kappa, mu = self._concentration_and_direction(z)
         length, order = self.law.mean_length(kappa, self.dim), self.dim / 2 - 1
-        weight = self.weight.to(z.dtype)
-        dot, norm = mu @ weight.T, torch.linalg.vector_norm(weight, dim=1)
-        with torch.no_grad():
-            ratio = self.weight_normalizer.target_ratio(norm, dot, order)
-            slope = self.weight_normalizer.target_slope(norm, dot, order)
-            bend = (slope - ratio) / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5)
-        ratio = ratio + bend * (norm - norm.detach())  # the derivative of A(κ)/κ is (A′ − A/κ)/κ
-        return self.beta.to(z.dtype) * length[:, None] * ratio * dot
+        weight, beta, normalizer = self.weight.to(z.dtype), self.beta.to(z.dtype), self.weight_normalizer
+
+        def of(block: slice) -> Tensor:
+            dot, norm = mu @ weight[block].T, torch.linalg.vector_norm(weight[block], dim=1)
+            with torch.no_grad():
+                ratio = normalizer.target_ratio(norm, dot, order)
+                slope = normalizer.target_slope(norm, dot, order)
+                bend = (slope - ratio) / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5)
+            ratio = ratio + bend * (norm - norm.detach())  # the derivative of A(κ)/κ is (A′ − A/κ)/κ
+            return beta * length[:, None] * ratio * dot
+
+        return of
 
     def _sample(
         self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
@@ -177,7 +198,8 @@ class DirectionalHead(StochasticHead):
         return weight_logits(mu, cos, sin, v, weight, beta, self.weight_table, generator)
 
     def _fixed_logits(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        weights = self.fixed.weights(self.weight.to(dtype), self.beta.to(dtype))
+        first = 0 if self.shard is None else self.shard.first
+        weights = self.fixed.weights(self._rows(dtype), self.beta.to(dtype), first)
         return lambda z: self.fixed(*self._concentration_and_direction(z), weights)
 
     def _fix_draws(self, number: int) -> None:

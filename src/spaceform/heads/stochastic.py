@@ -11,6 +11,7 @@ from spaceform.heads._checks import is_positive_integer
 from spaceform.heads._kernels.fixed_noise import FixedNoise
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.base import Head
+from spaceform.heads.soft_labels import SoftLabels
 from spaceform.special._autograd import refuse_gradient
 
 DRAWS = 64
@@ -93,6 +94,9 @@ class StochasticHead(Head):
             logits = self._random_logit_samples(z, generator)
         return refuse_gradient(logits, _NO_GRADIENT, z, *self.parameters())
 
+    def _prediction(self, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:
+        return self._fixed_logits(dtype), self._draws
+
     def _over_draws(
         self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "batch classes"]:
@@ -147,12 +151,11 @@ class ReparametrizedHead(StochasticHead):
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
-        target: Float[Tensor, "batch classes"],
+        labels: SoftLabels,
         generator: Generator | None,
     ) -> Float[Tensor, " batch"]:
         logits = self._logits(self._sample(z, self.samples, generator))
-        return -(target * logits.log_softmax(-1).mean(0)).sum(1)
+        return -(labels.target(labels.every_class) * logits.log_softmax(-1).mean(0)).sum(1)
 
     def _sample(
         self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None
