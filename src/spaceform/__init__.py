@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SubCentreArcFaceHead,
         VonMisesFisherHead,
     )
+    from spaceform.heads.sharding import shard, unshard
     from spaceform.run.finished import Run
     from spaceform.study.processes import Processes
     from spaceform.study.ray import Ray
@@ -71,7 +72,9 @@ __all__ = [
     "metrics",
     "reproduce",
     "search",
+    "shard",
     "special",
+    "unshard",
 ]
 
 _HOMES = {
@@ -93,6 +96,7 @@ _HOMES = {
         "SubCentreArcFaceHead",
         "VonMisesFisherHead",
     ),
+    "heads.sharding": ("shard", "unshard"),
     "run": ("Run",),
     "verbs.compare": ("compare", "reproduce", "search"),
     "verbs.features": ("extract_features",),

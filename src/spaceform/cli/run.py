@@ -52,6 +52,9 @@ def train(
     nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
     accelerator: Accelerator = "auto",
     workers: DecodeWorkers = 0,
+    shard_classes: Annotated[
+        bool, typer.Option("--shard-classes", help="Split the classes over the processes of --devices.")
+    ] = False,
     log: Annotated[
         list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
     ] = None,
@@ -73,6 +76,7 @@ def train(
             nodes=nodes,
             accelerator=accelerator,
             workers=workers,
+            shard_classes=shard_classes,
             log=log or (),
             listener=printer,
         )

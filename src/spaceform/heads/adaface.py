@@ -99,7 +99,7 @@ class AdaFaceHead(MarginHead):
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Start the running mean and deviation with these norms."""
         self.batches.zero_()
-        self._follow(self._norms(self._promote(self._checked(embeddings))))
+        self._follow(self._norms(self._of_all_ranks(embeddings)))
 
     @torch.no_grad()
     def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:

@@ -19,6 +19,7 @@ from spaceform.heads._checks import (
     checked_soft_labels,
     is_positive_integer,
 )
+from spaceform.heads._kernels.class_shard import ClassShard, TopK
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.declaration import Range, Start
@@ -55,7 +56,12 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
+    shardable: ClassVar[bool] = False
+    """Whether `sf.shard` can split its classes over processes: a leaf takes its weights by `_rows`."""
+
     log_beta: Tensor
+    shard: ClassShard | None = None
+    """Which classes are here, if they are split over processes."""
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
         super().__init__()
@@ -90,7 +96,8 @@ class Head(nn.Module, ABC):
     @property
     def tau(self) -> Float[Tensor, ""]:
         """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
-        return self.log_beta.clamp(-_TAU, _TAU)
+        tau = self.log_beta if self.shard is None else self.shard.summed(self.log_beta)
+        return tau.clamp(-_TAU, _TAU)
 
     # What a leaf gives.
 
@@ -169,10 +176,16 @@ class Head(nn.Module, ABC):
             y = y.masked_fill(ignored, 0)
         with no_autocast(z):
             if soft or label_smoothing:
+                self._require_all_classes("soft labels and smoothing need")
                 objective = self._of_soft_labels(z, y, label_smoothing, class_weight, generator)
             else:
                 y, z = checked_labels(y, z, self.num_classes), self._promote(z)
-                objective = self._objective(z, y, generator)
+                if self.shard is None:
+                    objective = self._objective(z, y, generator)
+                else:
+                    z_all, y_all, sizes = self.shard.gathered(z, y)
+                    generator = self.shard.generator if generator is None else generator
+                    objective = self.shard.own(self._objective(z_all, y_all, generator), sizes)
                 if class_weight is not None:
                     objective = objective * class_weight.to(z.dtype)[y]
         return objective if ignored is None else objective.masked_fill(ignored, 0)
@@ -198,9 +211,28 @@ class Head(nn.Module, ABC):
 
         Stochastic heads use fixed draws, or random ones of the generator: see `StochasticHead`.
         """
+        self._require_all_classes("logit samples and probabilities need")
         z = self._checked(z)
         with no_autocast(z):
             return self._logit_samples(self._promote(z), generator)
+
+    @torch.no_grad()
+    def top_k(self, z: Float[Tensor, "batch dim"], k: int) -> TopK:
+        """The k largest of `predict_proba` and their classes; of classes split over processes, too.
+
+        There every process gives rows of its own, and all have to call.
+        """
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k must lie in 1..{self.num_classes}, the number of classes, got {k!r}")
+        if self.shard is None:
+            return TopK(*self.predict_proba(z).topk(k))
+        z = self._promote(self._checked(z))
+        with no_autocast(z):
+            return self.shard.top_k(*self._prediction(z.dtype), z, k)
+
+    def _prediction(self, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:  # noqa: ARG002
+        """The function from embeddings of this type to logit samples, and how many these are."""
+        return lambda z: self._logit_samples(z, None), 1
 
     def log_probs(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -238,6 +270,28 @@ class Head(nn.Module, ABC):
     def _checked(self, z: Tensor) -> Tensor:
         check_embeddings(z, self.dim)
         return z
+
+    # Classes split over processes.
+
+    def _rows(self, dtype: torch.dtype) -> Tensor:
+        """The class weights that are here: all of them, or those of this process."""
+        weight: Any = self.weight
+        return (weight if self.shard is None else weight.to_local()).to(dtype)
+
+    def _start(self, weight: Tensor, num_classes: int) -> None:
+        """Fill weights of some of `num_classes` classes as at the start; a shardable leaf gives it."""
+        raise NotImplementedError
+
+    def _of_all_ranks(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "_ dim"]:
+        z = self._promote(self._checked(embeddings))
+        return z if self.shard is None else self.shard.gathered_rows(z)
+
+    def _require_all_classes(self, what: str) -> None:
+        if self.shard is not None:
+            raise TypeError(
+                f"{what} all classes, and this head has {self.shard.rows} of {self.num_classes}: "
+                "use hard labels and top_k, or sf.unshard(head)"
+            )
 
 
 class DeterministicHead(Head):

@@ -7,9 +7,10 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry import Sphere
+from spaceform.heads._kernels.sharded import sharded_cross_entropy
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.class_weights import Init, class_weights
+from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.heads.soft_labels import TrainingLogits
 
@@ -25,6 +26,7 @@ class CosineHead(DeterministicHead):
 
     name, title = "cosine", "Cosine"
     geometry = Sphere()
+    shardable = True
     searched = MappingProxyType({"beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
@@ -44,15 +46,22 @@ class CosineHead(DeterministicHead):
         class_chunk: int | None = None,
     ) -> None:
         super().__init__(dim, num_classes, class_chunk=class_chunk)
+        self.init = init
         self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
 
+    def _start(self, weight: Tensor, num_classes: int) -> None:
+        start_class_weights(weight, num_classes, self.init)
+
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return cosine_logits(z, self.weight.to(z.dtype), self.tau)
+        return cosine_logits(z, self._rows(z.dtype), self.tau)
 
     def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
         weight = self.weight.to(z.dtype)
         return lambda _share, block: cosine_logits(z, weight[block], self.tau)
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        return cosine_cross_entropy(z, self.weight.to(z.dtype), y, self.tau, class_chunk=self.class_chunk)
+        weight, tau = self._rows(z.dtype), self.tau
+        if self.shard is not None:
+            return sharded_cross_entropy(z, weight, y, tau, class_chunk=self.class_chunk, shard=self.shard)
+        return cosine_cross_entropy(z, weight, y, tau, class_chunk=self.class_chunk)

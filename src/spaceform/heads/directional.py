@@ -50,6 +50,7 @@ class DirectionalHead(StochasticHead):
     """
 
     geometry = Sphere()
+    shardable = True
     confidence_symbol = "κ"
     alpha: Tensor
     signs: Tensor
@@ -91,16 +92,17 @@ class DirectionalHead(StochasticHead):
 
         α is that of embeddings with coordinates of size 1, until `prepare` has seen some.
         """
-        nn.init.normal_(
-            self.weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim)
-        )
+        self._start(self.weight, self.num_classes)
         with torch.no_grad():
             self.alpha.copy_(self._initial_alpha(torch.ones(1, self.dim)))
+
+    def _start(self, weight: Tensor, num_classes: int) -> None:  # noqa: ARG002 (the same for any number)
+        nn.init.normal_(weight, std=initial_concentration(self.dim, self.init_ratio) / math.sqrt(self.dim))
 
     @torch.no_grad()
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Set α so that training starts with ‖E[z]‖ ≈ λ."""
-        alpha = self._initial_alpha(self._promote(self._checked(embeddings)))
+        alpha = self._initial_alpha(self._of_all_ranks(embeddings))
         if alpha.device.type == "cpu" and not bool(alpha.isfinite()):
             raise ValueError("embeddings are all zero: they have no scale to set alpha from")
         self.alpha.copy_(alpha)
@@ -135,9 +137,14 @@ class DirectionalHead(StochasticHead):
         kappa, mu = self._concentration_and_direction(z)
         cos, sin, v = self._antithetic(kappa, mu, generator)
         length, normalizer = self.law.mean_length(kappa, self.dim), self.weight_normalizer
-        weight, beta = self.weight.to(z.dtype), self.beta.to(z.dtype)
-        loss = expected_objective(mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk)
-        return loss + self.gamma * self.law.divergence(kappa, self.dim) if self.gamma else loss
+        weight, beta = self._rows(z.dtype), self.beta.to(z.dtype)
+        loss = expected_objective(
+            mu, cos, sin, length, v, weight, beta, y, normalizer, self.class_chunk, self.shard
+        )
+        if not self.gamma:
+            return loss
+        divergence = self.law.divergence(kappa, self.dim)
+        return loss + self.gamma * (divergence if self.shard is None else self.shard.once(divergence))
 
     def _soft_objective(
         self, z: Float[Tensor, "batch dim"], labels: SoftLabels, generator: Generator | None
@@ -191,7 +198,8 @@ class DirectionalHead(StochasticHead):
         return weight_logits(mu, cos, sin, v, weight, beta, self.weight_table, generator)
 
     def _fixed_logits(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        weights = self.fixed.weights(self.weight.to(dtype), self.beta.to(dtype))
+        first = 0 if self.shard is None else self.shard.first
+        weights = self.fixed.weights(self._rows(dtype), self.beta.to(dtype), first)
         return lambda z: self.fixed(*self._concentration_and_direction(z), weights)
 
     def _fix_draws(self, number: int) -> None:

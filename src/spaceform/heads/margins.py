@@ -8,9 +8,10 @@ from torch import Tensor
 
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.margin import Margin, with_margin
+from spaceform.heads._kernels.sharded import sharded_cross_entropy
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
-from spaceform.heads.class_weights import Init, class_weights
+from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.soft_labels import TrainingLogits
 
 
@@ -22,6 +23,7 @@ class MarginHead(DeterministicHead):
     """
 
     geometry = Sphere()
+    shardable = True
     margin: Tensor
 
     def __init__(
@@ -41,6 +43,7 @@ class MarginHead(DeterministicHead):
             raise ValueError(f"warmup_epochs must not be negative, got {warmup_epochs!r}")
         self.full_margin = margin
         self.warmup_epochs = warmup_epochs
+        self.init = init
         self.weight = class_weights(num_classes, dim, init)
         self._add_temperature(beta, learn_beta)
         self.register_buffer("margin", torch.tensor(0.0))
@@ -62,11 +65,14 @@ class MarginHead(DeterministicHead):
         """The base's and the margin's."""
         return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
 
+    def _start(self, weight: Tensor, num_classes: int) -> None:
+        start_class_weights(weight, num_classes, self.init)
+
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return cosine_logits(z, self.weight.to(z.dtype), self.tau)
+        return cosine_logits(z, self._rows(z.dtype), self.tau)
 
     def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
-        beta, weight, margin = self.beta.to(z.dtype), self.weight.to(z.dtype), self._target_margin(z)
+        beta, weight, margin = self.beta.to(z.dtype), self._rows(z.dtype), self._target_margin(z)
 
         def logits(share: Tensor, block: slice) -> Tensor:
             cos = cosine_logits(z, weight[..., block, :], self.tau) / beta
@@ -75,8 +81,10 @@ class MarginHead(DeterministicHead):
         return logits
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        weight, margin = self.weight.to(z.dtype), self._target_margin(z)
-        return cosine_cross_entropy(z, weight, y, self.tau, margin, class_chunk=self.class_chunk)
+        weight, margin, chunk = self._rows(z.dtype), self._target_margin(z), self.class_chunk
+        if self.shard is not None:
+            return sharded_cross_entropy(z, weight, y, self.tau, margin, class_chunk=chunk, shard=self.shard)
+        return cosine_cross_entropy(z, weight, y, self.tau, margin, class_chunk=chunk)
 
 
 def check_angle(margin: float) -> None:

@@ -94,6 +94,9 @@ class StochasticHead(Head):
             logits = self._random_logit_samples(z, generator)
         return refuse_gradient(logits, _NO_GRADIENT, z, *self.parameters())
 
+    def _prediction(self, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:
+        return self._fixed_logits(dtype), self._draws
+
     def _over_draws(
         self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "batch classes"]:

@@ -24,6 +24,14 @@ from spaceform.run.model import Model, build_model
 from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Listener
 from spaceform.run.recipe import Recipe
+from spaceform.run.split_head import (
+    own_part,
+    part_of,
+    require_splittable,
+    split_classes,
+    start_draws,
+    whole_model,
+)
 from spaceform.run.state import Clock, Plateau, TrainingState, copied, restored
 
 _SETUP, _PREPARE, _EPOCH = range(3)  # streams of random numbers, one for each purpose
@@ -39,11 +47,14 @@ def net_training(
     nodes: int,
     accelerator: str,
     workers: int,
+    shard_classes: bool,
     log: Sequence[str],
     listener: Listener | None,
 ) -> Callable[[], None]:
     """What trains the recipe's net into the folder when called; a recipe that is wrong is refused at once."""
     many = devices * nodes > 1
+    if shard_classes:
+        require_splittable(recipe, devices * nodes)
     fabric = Fabric(
         accelerator=accelerator,
         devices=devices,
@@ -55,7 +66,14 @@ def net_training(
     with torch.random.fork_rng():
         build_model(recipe, len(parts.classes), parts.input_shape, net)
     fit = partial(
-        _fit, recipe=recipe, folder=folder, parts=parts, net=net, workers=workers, listener=listener
+        _fit,
+        recipe=recipe,
+        folder=folder,
+        parts=parts,
+        net=net,
+        workers=workers,
+        shard_classes=shard_classes,
+        listener=listener,
     )
     return partial(fabric.launch, fit) if many else partial(fit, fabric)
 
@@ -67,6 +85,7 @@ def _fit(
     parts: Material,
     net: nn.Module | None,
     workers: int,
+    shard_classes: bool,
     listener: Listener | None,
 ) -> None:
     budget, own_net, leads = recipe.budget, net is not None, fabric.is_global_zero
@@ -75,6 +94,8 @@ def _fit(
         model = build_model(recipe, len(parts.classes), parts.input_shape, net)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
+        if shard_classes:
+            split_classes(model, fabric, recipe)
         groups = parameter_groups(model.net, model.head, recipe.optim)
         rates = [group["lr"] for group in groups]
         ddp, optimizer = fabric.setup(model, recipe.optim.build(groups))
@@ -91,7 +112,8 @@ def _fit(
         )
         now = fabric.broadcast(restored(folder, recipe, parts) if leads else None)
         if now is None:
-            model.head.prepare(_untrained_embeddings(model, parts, recipe, fabric.device, workers))
+            z = _untrained_embeddings(model, parts, recipe, fabric.device, workers)
+            model.head.prepare(part_of(z, model))
             plateau = Plateau(warmup=model.head.warmup_epochs)
             now = TrainingState(0, plateau, [], copied(model), copied(model), {})
         now.into(model, optimizer)
@@ -104,6 +126,7 @@ def _fit(
                 break
             began = time.monotonic()
             torch.manual_seed(_seed(recipe.seed, _EPOCH, epoch, fabric.global_rank))
+            start_draws(model, _seed(recipe.seed, _EPOCH, epoch))
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * recipe.schedule.factor**now.plateau.cuts
             lr = optimizer.param_groups[0]["lr"]
@@ -129,8 +152,9 @@ def _fit(
                     listener(now.progress(recipe, epoch, step + 1, losses, lr))
             trained = time.monotonic()
 
+            judged = whole_model(model)
             score = fabric.broadcast(
-                validation_score(model, parts, fabric.device, workers) if leads else None
+                validation_score(judged, parts, fabric.device, workers) if leads else None
             )
             record = {"epoch": epoch, "loss": losses.mean().item(), "score": score, "lr": lr}
             if isinstance(beta := getattr(model.head, "log_beta", None), Tensor):
@@ -167,7 +191,7 @@ def _untrained_embeddings(
     model: Model, parts: Material, recipe: Recipe, device: torch.device, workers: int
 ) -> Tensor:
     """One augmented look at all training data, batch norm in training mode; its statistics stay."""
-    before = copied(model)
+    before = copied(model.net)
     model.train()
     dtype = next(model.parameters()).dtype
     batches = data.training_pass(
@@ -180,7 +204,7 @@ def _untrained_embeddings(
         workers=workers,
     )
     z = torch.cat([model.net(x.to(dtype)) for x in batches])
-    model.load_state_dict(before)
+    model.net.load_state_dict(before)
     return z
 
 
@@ -190,7 +214,7 @@ def _explained(model: Model, recipe: Recipe, epoch: int, step: int) -> Iterator[
     try:
         yield
     except ValueError as error:
-        if all(p.isfinite().all() for p in model.parameters()) and "finite" not in str(error):
+        if all(own_part(p).isfinite().all() for p in model.parameters()) and "finite" not in str(error):
             raise
         raise _diverged("embedding", epoch, step, recipe) from error
 

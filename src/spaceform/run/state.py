@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from spaceform.run import files
@@ -15,6 +15,7 @@ from spaceform.run.material import Fingerprint, Material
 from spaceform.run.model import Model
 from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
+from spaceform.run.split_head import like, load_whole, whole
 
 _SAVING = 0.05  # the share of time that checkpoints may cost
 
@@ -59,27 +60,27 @@ class TrainingState:
     """What the optimiser keeps of each parameter: `momentum_buffer/net.conv1.weight`, ..."""
 
     def into(self, model: Model, optimizer: Any) -> None:
-        model.load_state_dict(self.model)
+        load_whole(model, self.model)
         parameters = dict(model.named_parameters())
         for key, tensor in self.moments.items():
             kind, _, name = key.partition("/")
             device = "cpu" if kind == "step" else parameters[name].device  # where AdamW counts its steps
-            optimizer.state[parameters[name]][kind] = tensor.to(device)
+            own = tensor.to(device)
+            optimizer.state[parameters[name]][kind] = own if kind == "step" else like(own, parameters[name])
 
     def after(
         self, record: dict[str, Any], schedule: Schedule, model: Model, optimizer: Any
     ) -> "TrainingState":
         plateau = self.plateau.after(record["epoch"], record["score"], schedule)
         moments = {
-            f"{kind}/{name}": tensor
+            f"{kind}/{name}": whole(tensor)
             for name, p in model.named_parameters()
             for kind, tensor in optimizer.state.get(p, {}).items()
             if tensor is not None
         }
         best = copied(model) if plateau.best_epoch == record["epoch"] else self.best
-        return TrainingState(
-            record["epoch"] + 1, plateau, [*self.history, record], dict(model.state_dict()), best, moments
-        )
+        state = {name: whole(tensor) for name, tensor in model.state_dict().items()}
+        return TrainingState(record["epoch"] + 1, plateau, [*self.history, record], state, best, moments)
 
     def save(self, folder: Path, recipe: Recipe, parts: Material) -> None:
         tensors = {
@@ -149,9 +150,9 @@ def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | N
     return TrainingState(state["epoch"], state["plateau"], state["history"], **part)
 
 
-def copied(model: Model) -> dict[str, Tensor]:
-    """The model's parameters and buffers as they are now."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+def copied(module: nn.Module) -> dict[str, Tensor]:
+    """The module's parameters and buffers as they are now; what is split over processes as a whole."""
+    return {name: whole(tensor).detach().clone() for name, tensor in module.state_dict().items()}
 
 
 @final

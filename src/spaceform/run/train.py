@@ -34,6 +34,7 @@ def train(
     nodes: int = 1,
     accelerator: str = "auto",
     workers: int = 0,
+    shard_classes: bool = False,
     log: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> Run:
@@ -41,7 +42,8 @@ def train(
 
     `net` and `dataset` stand in for those that the recipe names. The same recipe, seed and machine give the
     same bits, however often the process was killed on the way. A folder with another recipe is refused.
-    Ctrl-C and SIGTERM raise KeyboardInterrupt.
+    `shard_classes` leaves to each of several processes its own part of the classes while it trains; the run
+    that is written has all of them. Ctrl-C and SIGTERM raise KeyboardInterrupt.
     """
     folder = Path(out)
     _refuse_another(folder, recipe)
@@ -52,6 +54,8 @@ def train(
     fit: Callable[[], None]
     if is_for_features(recipe):
         require_features(recipe, parts)
+        if shard_classes:
+            raise RecipeError("runs on features train in one process; leave out --shard-classes")
         if net is not None:
             raise RecipeError("runs on features train a net of their own; choose another recipe")
         fit = partial(_fit_features, recipe, folder, parts, log)
@@ -67,6 +71,7 @@ def train(
             nodes=nodes,
             accelerator=accelerator,
             workers=workers,
+            shard_classes=shard_classes,
             log=log,
             listener=listener,
         )

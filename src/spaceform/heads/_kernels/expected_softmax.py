@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 
+from spaceform.heads._kernels.class_shard import ClassShard, located
 from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads._kernels.precision import no_autocast
 from spaceform.special._autograd import first_order
@@ -79,19 +80,23 @@ def expected_objective(
     y: Integer[Tensor, " batch"],
     normalizer: Normalizer,
     class_chunk: int | None,
+    shard: ClassShard | None = None,
 ) -> Float[Tensor, " batch"]:
     """The objective of each example; E[z] = length · μ; `normalizer` says how C and A are evaluated.
 
-    Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that.
+    Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that. With a `shard` the weights are
+    those of this rank's classes, the objective is that of all, and gradients are what these classes add.
     """
     batch, draws = cos.shape
+    if shard is not None:
+        weight, y = shard.classes(weight, y)
     chunk = class_chunk
     rows = 1 + v.shape[1]
     if chunk is None and batch * rows * len(weight) > _KEPT:
         chunk = max(1, _CHUNK // (batch * max(draws, rows)))
-    if chunk is None or chunk >= len(weight):
+    if shard is None and (chunk is None or chunk >= len(weight)):
         return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, normalizer)
-    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, normalizer, chunk)
+    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, normalizer, chunk or len(weight), shard)
 
 
 def _sides(draws: int, pairs: int, like: Tensor) -> Float[Tensor, "draws pairs"]:
@@ -162,9 +167,15 @@ class _Target(NamedTuple):
 
 
 def _target(
-    weight: Tensor, y: Tensor, mu: Tensor, length: Tensor, normalizer: Normalizer, order: float
+    weight: Tensor,
+    y: Tensor,
+    mu: Tensor,
+    length: Tensor,
+    normalizer: Normalizer,
+    order: float,
+    inside: Tensor | None = None,
 ) -> _Target:
-    w_y = weight[y]
+    w_y = weight[y] if inside is None else weight[y] * inside[:, None]  # elsewhere the term is 0
     dot, norm = torch.linalg.vecdot(w_y, mu), torch.linalg.vector_norm(w_y, dim=1)
     return _Target(w_y, mu, length, norm, dot, normalizer.target_ratio(norm, dot, order))
 
@@ -284,16 +295,22 @@ class _Streamed(torch.autograd.Function):
         y: Tensor,
         normalizer: Normalizer,
         chunk: int,
+        shard: ClassShard | None,
     ) -> Tensor:
         batch, draws = cos.shape
+        y, inside = (y, None) if shard is None else located(y, len(weight))
         mixed = _mixtures(cos, sin, v.shape[1])
         rows = torch.cat([mu[:, None], v], 1)
         log_sum = cos.new_full((batch, draws), -torch.inf)
         for w in weight.split(chunk):
             log_sum = torch.logaddexp(log_sum, _log_sum(w, rows, mixed, beta, normalizer))
-        ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y)
+        order = mu.shape[1] / 2 - 1
+        value = _target(weight, y, mu, length, normalizer, order, inside).value[:, None]
+        if shard is not None:
+            log_sum, value = shard.reduced(log_sum, value)
+        ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y, inside)
         ctx.normalizer, ctx.chunk = normalizer, chunk
-        return log_sum.mean(1) - beta * _target(weight, y, mu, length, normalizer, mu.shape[1] / 2 - 1).value
+        return log_sum.mean(1) - beta * value[:, 0]
 
     @staticmethod
     @first_order
@@ -315,12 +332,12 @@ def _log_sum(
 
 
 def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, log_sum, cos, sin, length, weight, beta, y = ctx.saved_tensors
+    rows, log_sum, cos, sin, length, weight, beta, y, inside = ctx.saved_tensors
     batch, draws = cos.shape
     dim, normalizer = rows.shape[2], ctx.normalizer
     order = dim / 2 - 1
     mu, mixed = rows[:, 0], _mixtures(cos, sin, rows.shape[1] - 1)
-    target = _target(weight, y, mu, length, normalizer, order)
+    target = _target(weight, y, mu, length, normalizer, order, inside)
     log_sum = log_sum + math.log(draws)
     scaled = beta * grad
     scaled_rows = (scaled[:, None, None] * rows).flatten(0, 1)
@@ -348,6 +365,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             d_w.addcmul_(own[:, None], w)
         del products, U  # before the next are made
     if d_weight is not None:
-        d_weight.index_add_(0, y, scaled[:, None] * target.weight_gradient(normalizer, order), alpha=-1)
+        here = scaled if inside is None else scaled * inside
+        d_weight.index_add_(0, y, here[:, None] * target.weight_gradient(normalizer, order), alpha=-1)
     others = _finish(grad, beta, target, carried, q_rows, q_sum, cos, sin, rows[:, 1:])
-    return *others[:4], d_weight, others[4], None, None, None, None
+    return *others[:4], d_weight, others[4], None, None, None, None, None

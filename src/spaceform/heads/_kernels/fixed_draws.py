@@ -62,19 +62,22 @@ class FixedDraws(ExactBuffers):
 
     def __init__(self, law: AngularLaw, dim: int, num_classes: int, draws: int) -> None:
         super().__init__()
-        self.law, self.dim, self.num_classes, self.draws = law, dim, num_classes, draws
+        self.law, self.dim, self.draws = law, dim, draws
         self._add_constants(**_constants(law, dim, min(num_classes, _COLUMNS), draws))
 
-    def weights(self, weight: Float[Tensor, "classes dim"], beta: Float[Tensor, ""]) -> "DrawnWeights":
-        """What all embeddings share."""
+    def weights(
+        self, weight: Float[Tensor, "classes dim"], beta: Float[Tensor, ""], first: int = 0
+    ) -> "DrawnWeights":
+        """What all embeddings share, of these classes: all, or some of them from `first` on."""
         kappa = torch.linalg.vector_norm(weight, dim=1)
         # The direction of a zero weight does not matter: its draws are uniform.
         direction = weight * kappa.masked_fill(kappa == 0, torch.inf).reciprocal()[:, None]
         cos, sin = series_angle(VON_MISES_FISHER, self.weight_angles, kappa, self.dim)
         # Not `gather`: onnxscript fails to fold it, and says so.
-        stratum = self._columns(self.stratum) * len(weight) + torch.arange(len(weight), device=weight.device)
+        own = torch.arange(len(weight), device=weight.device)
+        stratum = self._columns(self.stratum, first, len(weight)) * len(weight) + own
         t, r = (x.flatten().index_select(0, stratum.flatten()).view_as(x) for x in (cos, sin))
-        r = r * self._columns(self.side).to(weight.dtype)
+        r = r * self._columns(self.side, first, len(weight)).to(weight.dtype)
         products = (self.vectors.to(weight.dtype) @ direction.T)[:, None]
         return DrawnWeights((beta * t)[:, None], (beta * r)[:, None], direction, torch.cat(2 * [products]))
 
@@ -97,10 +100,11 @@ class FixedDraws(ExactBuffers):
         sine = angle.square().neg_().add_(1).clamp_min_(least).sqrt_()
         return angle.mul_(weights.along).addcmul_(weights.across, sine)
 
-    def _columns(self, x: Tensor) -> Tensor:
-        """A column for each class."""
-        times = -(-self.num_classes // x.shape[1])
-        return x if times == 1 else x.repeat(1, times)[:, : self.num_classes]
+    def _columns(self, x: Tensor, first: int, classes: int) -> Tensor:
+        """A column for each class from `first` on; those of all classes repeat."""
+        first %= x.shape[1]
+        times = -(-(first + classes) // x.shape[1])
+        return (x if times == 1 else x.repeat(1, times))[:, first : first + classes]
 
 
 @making_constants()

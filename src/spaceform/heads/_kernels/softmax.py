@@ -60,7 +60,7 @@ def cosine_cross_entropy(
 ) -> Float[Tensor, " batch"]:
     """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4."""
     classes = weight.shape[-2]
-    chunk = chunk_size(len(z) * _centres(weight), classes, class_chunk)
+    chunk = chunk_size(len(z) * centres_of(weight), classes, class_chunk)
     if chunk < classes:
         return _streamed(z, weight, y, log_beta, *margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
@@ -77,7 +77,7 @@ def cosine_logits(
     return logits if weight.ndim == 2 else logits.unflatten(1, weight.shape[:2]).amax(1)
 
 
-def _centres(weight: Tensor) -> int:
+def centres_of(weight: Tensor) -> int:
     return 1 if weight.ndim == 2 else weight.shape[0]
 
 
@@ -146,7 +146,7 @@ class _Whole(torch.autograd.Function):
         w = weight.flatten(0, -2)
         inverse, s = inverse_norm(z), _inverse_weight_norm(w)
         u, sigma, target, slope, offset = z * inverse, s * beta, y[:, None], None, None
-        logits, nearest = _of_classes(torch.mm(u, w.T).mul_(sigma), _centres(weight))
+        logits, nearest = _of_classes(torch.mm(u, w.T).mul_(sigma), centres_of(weight))
         if margin := Margin(angle, shift, literal):
             logit, slope, offset = move_target(logits.gather(1, target), beta, margin)
             logits.scatter_(1, target, logit)
@@ -167,7 +167,7 @@ class _Whole(torch.autograd.Function):
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
             G = _exp(log_p).scatter_(1, y[:, None], d if slope is None else d * slope)
-            G = _of_centres(G, nearest)
+            G = _ofcentres_of(G, nearest)
             du = _chunk_backward(G, weight.flatten(0, -2), g * u, s, sigma, dw.flatten(0, -2)).mul_(g)
             dz, dtau = _direction_backward(du, u, inverse)
             if offset is not None:
@@ -193,14 +193,22 @@ def _streamed(
 
     Loss, log Σ exp L, and the target logit's slope and offset, each (batch, 1).
     """
-    u, beta, margin = z, None, Margin(angle, shift, literal)
+    lse, target, slope, offset = log_sums(z, weight, y, log_beta, Margin(angle, shift, literal), chunk)
+    return lse - target, lse, slope, offset
+
+
+def log_sums(
+    z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Margin, chunk: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The log Σ exp L, and the target's logit, slope and offset; 0, 1, 0 where it is none of these."""
+    u, beta = z, None
     if log_beta is not None:
         u, beta = z * inverse_norm(z), log_beta.exp().to(z.dtype)
     target, slope, offset = z.new_zeros(len(z), 1), z.new_ones(len(z), 1), z.new_zeros(len(z), 1)
     parts = []
     for start in range(0, weight.shape[-2], chunk):
         w = weight[..., start : start + chunk, :].flatten(0, -2)
-        logits = _of_classes(_chunk_logits(u, w, beta)[0], _centres(weight))[0]
+        logits = _of_classes(_chunk_logits(u, w, beta)[0], centres_of(weight))[0]
         column, inside = _locate(y, start, logits.shape[1])
         here = logits.gather(1, column)
         if margin and beta is not None:
@@ -210,12 +218,11 @@ def _streamed(
             logits.scatter_(1, column, here)
         target = torch.where(inside, here, target)
         parts.append(_logsumexp(logits))
-    lse = torch.cat(parts, 1).logsumexp(1, keepdim=True)
-    return lse - target, lse, slope, offset
+    return torch.cat(parts, 1).logsumexp(1, keepdim=True), target, slope, offset
 
 
 @torch.library.custom_op("spaceform::streamed_cross_entropy_backward", mutates_args=())
-def _streamed_backward(
+def streamed_backward(
     g: Tensor,
     z: Tensor,
     weight: Tensor,
@@ -239,11 +246,11 @@ def _streamed_backward(
         w = part.flatten(0, -2)
         dw_rows = dw_part if dw_part.ndim == 2 else torch.empty_like(w)
         each, s, sigma = _chunk_logits(u, w, beta)
-        logits, nearest = _of_classes(each, _centres(weight))
+        logits, nearest = _of_classes(each, centres_of(weight))
         column, inside = _locate(y, start, part.shape[-2])
         G = _exp(logits.sub_(lse))
         G.scatter_(1, column, torch.where(inside, d * slope, G.gather(1, column)))
-        du += _chunk_backward(_of_centres(G, nearest), w, gu, s, sigma, dw_rows)
+        du += _chunk_backward(_ofcentres_of(G, nearest), w, gu, s, sigma, dw_rows)
         if dw_part.ndim == 3:  # several centres of a chunk of classes are not one block of memory
             dw_part.copy_(dw_rows.view_as(part))
     du *= g
@@ -272,7 +279,7 @@ def _of_classes(each: Tensor, centres: int) -> tuple[Tensor, Tensor | None]:
     return logits, each == logits[:, None]
 
 
-def _of_centres(G: Tensor, nearest: Tensor | None) -> Tensor:
+def _ofcentres_of(G: Tensor, nearest: Tensor | None) -> Tensor:
     """The gradient of the centres' logits from that of the classes'. Overwrites G."""
     if nearest is None:
         return G
@@ -330,7 +337,7 @@ def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
     else:
         with no_autocast(g):
-            dz, dw, dtau = _streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
+            dz, dw, dtau = streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
     return dz, dw, None, dtau if log_beta is not None else None, None, None, None, None
 
 
@@ -343,7 +350,7 @@ def _(z: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return column, torch.empty_like(column), torch.empty_like(column), torch.empty_like(column)
 
 
-@_streamed_backward.register_fake
+@streamed_backward.register_fake
 def _(
     _g: Tensor, z: Tensor, weight: Tensor, _y: Tensor, log_beta: Tensor | None, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,73 @@
+"""Training with the classes of the head split over the processes; what is saved and judged is whole."""
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from spaceform.heads import HEADS
+from spaceform.heads.sharding import shard, unshard
+from spaceform.run.model import Model
+from spaceform.run.recipe import Recipe, RecipeError
+
+
+def require_splittable(recipe: Recipe, processes: int) -> None:
+    """Refuse what has no classes to split, or nobody to split them with."""
+    if processes < 2:
+        raise RecipeError("--shard-classes splits the classes over processes; add --devices 2 or more")
+    if not HEADS[recipe.head.name].shardable:
+        raise RecipeError(
+            f"the classes of head {recipe.head.name!r} cannot be split; leave out --shard-classes"
+        )
+
+
+def split_classes(model: Model, fabric: Fabric, recipe: Recipe) -> None:
+    """Leave to each process its own classes, and tell DDP that their weights differ."""
+    if recipe.precision == "64-true":
+        model.double()  # a weight that is split is not cast any more
+    mesh = init_device_mesh(fabric.device.type, (fabric.world_size,))
+    model.head = shard(model.head.to(fabric.device), mesh)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["head.weight"])
+
+
+def whole_model(model: Model) -> Model:
+    """The same net with all classes; every process has to call."""
+    return model if model.head.shard is None else Model(model.net, unshard(model.head))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, wherever its parts are; every process has to call."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def load_whole(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give a module its state: of a tensor that is split, each process its part."""
+    now = module.state_dict()
+    module.load_state_dict({name: like(tensor, now[name]) for name, tensor in state.items()})
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """The tensor, split as the model is if it is."""
+    if not hasattr(model, "placements"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements)  # type: ignore[attr-defined]
+
+
+def start_draws(model: Model, seed: int) -> None:
+    """Begin the draws that the processes share; heads with all classes draw from torch's own stream."""
+    if model.head.shard is not None:
+        model.head.shard.generator.manual_seed(seed)
+
+
+def part_of(z: Tensor, model: Model) -> Tensor:
+    """Of rows that every process has, those that it gives to a head that gathers them."""
+    split = model.head.shard
+    return z if split is None else torch.tensor_split(z, split.ranks)[split.rank]
