@@ -18,10 +18,10 @@ DIM, CLASSES, BATCH = 16, 7, 5
 READ_BY_THE_CPU = {
     name
     for name in metrics.__all__
-    if not isinstance(getattr(metrics, name), type) and name != "bootstrap"
+    if not isinstance(getattr(metrics, name), type) and name not in ("bootstrap", "r_auroc")
 }
-"""Metrics: their last step is a sum in float64 on the CPU, one copy of one number an example. `bootstrap`
-takes a metric, and is no function of tensors alone.
+"""Metrics: their last step is a sum in float64 on the CPU, one copy of one number an example. `bootstrap` and
+`r_auroc` take what other metrics give, and are no functions of tensors alone.
 """
 
 
@@ -111,9 +111,9 @@ def arguments(name: str) -> tuple[object, ...]:
         "set_size": (on_meta(BATCH, CLASSES, dtype=torch.bool),),
         "map_at_r": (z, y),
         "retrieval": (z, y),
-        "expected_retrieval": (z, y),
+        "expected_retrieval": (z[None], y),
         "few_shot_accuracy": (z, y),
-        "r_auroc": (score, None),
+        "accept_threshold": (score, 0.1),
         "ood_auroc": (score, score),
         "ood_fpr": (score, score),
     }.get(name, of_scores)

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 import torch
-from short_runs import tiny
 
+from short_runs import tiny
 from spaceform.run.finished import Run
 from spaceform.run.recipe import RecipeError
 from spaceform.run.train import train

@@ -20,8 +20,8 @@ from spaceform.heads._checks import (
     is_positive_integer,
 )
 from spaceform.heads._kernels.class_shard import ClassShard, TopK
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.declaration import Range, Start
+from spaceform.special._precision import no_autocast
 
 _TAU = math.log(1e8)
 
