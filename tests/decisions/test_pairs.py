@@ -14,6 +14,8 @@ from spaceform.distributions import HypersphericalUniform, VonMisesFisher
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
 from spaceform.metrics import cllr, min_cllr
 
+pytestmark = pytest.mark.slow
+
 DIM = 16
 
 

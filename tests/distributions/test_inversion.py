@@ -10,6 +10,8 @@ from scipy import stats
 from reference.sphere import von_mises_fisher_law, wood_cosines
 from spaceform.distributions import _inversion, power_spherical_angle, von_mises_fisher_angle
 
+pytestmark = pytest.mark.slow
+
 DIMS = (2, 3, 4, 5, 8, 16, 128, 512, 2048)
 CONCENTRATIONS = (0.0, 0.1, 1.0, 9.0, 20.0, 60.5, 701.0, 1e4, 1e6)
 ANGLES = {"von_mises_fisher": von_mises_fisher_angle, "power_spherical": power_spherical_angle}

@@ -13,12 +13,12 @@ def test_the_steps_are_those_of_torch():
     mine = FusedAdamW(
         [
             RatedParameters(ours[:1], 1.0, 0.1),
-            RatedParameters(ours[1:], 7.0, 0.0),
+            RatedParameters(ours[1:], 7.0, 0.2),
             RatedParameters([], 1.0, 0.0),
         ]
     )
     peer = torch.optim.AdamW(
-        [{"params": theirs[:1], "weight_decay": 0.1}, {"params": theirs[1:], "weight_decay": 0.0}]
+        [{"params": theirs[:1], "weight_decay": 0.1}, {"params": theirs[1:], "weight_decay": 0.2 / 7}]
     )
     for step in range(20):
         rate = 0.01 * (1 + step)

@@ -28,6 +28,8 @@ from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets.features import Pieces, Standardised
 
+pytestmark = pytest.mark.slow
+
 SHORT = Candidate(hidden=(32,), dim=8, dropout=0.1, lr=0.01, batch_size=32, epochs=6)
 
 

@@ -54,3 +54,13 @@ def test_a_class_without_a_training_row_has_a_small_probability():
     assert p.shape == (len(x), 4)
     assert (p[:, 3] < 1e-5).all()
     assert (p[:, 3] > 0).all()
+
+
+def test_a_single_trial_is_a_usual_setting():
+    parts, x, y = wine()
+    logistic, neighbours = (
+        reference(name, parts, Rows.of(x, y).x, classes=3, trials=1).settings
+        for name in ("logistic", "neighbours")
+    )
+    assert [one.options for one in logistic] == [{"C": 1.0}]
+    assert [one.options for one in neighbours] == [{"k": 10, "metric": "cosine"}]

@@ -1,7 +1,9 @@
 """HYPERBOLIC is eq. 2: against its letter, geoopt, the flat limit; then its boundary, chunks and company."""
 
+import math
 import shutil
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from reference import gyro
 from reference.poincare import head_logits
 from spaceform.geometry import PoincareBall
 from spaceform.geometry import hyperbolic as ball
+from spaceform.heads import StandardHead
 from spaceform.heads.hyperbolic import HyperbolicHead, hyperbolic_cross_entropy, hyperbolic_logits
 
 # torch.compile makes an instance of every autograd function it meets, against torch's own advice.
@@ -97,6 +100,83 @@ def test_the_flat_limit_is_a_euclidean_softmax_with_factor_4(seed: int, dim: int
     # The Riemannian gradient takes the factor away again: softmax minus one-hot, times the normals.
     p = flat.softmax(-1) - F.one_hot(y, 5)
     torch.testing.assert_close(torch.autograd.grad(loss.sum(), z)[0], p @ normals, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("riemannian", [True, False])
+@pytest.mark.parametrize(("learned", "chunk"), [(False, None), (False, 2), (True, None)])
+def test_with_scale_1_the_flat_limit_is_standard(riemannian: bool, learned: bool, chunk: int | None):
+    """Values and all gradients, but for the bias ⟨p̃, ã⟩: so learning rates carry over."""
+    options = {"riemannian_gradient": riemannian, "learn_curvature": learned, "class_chunk": chunk}
+    head = HyperbolicHead(6, 5, curvature=1e-13, scale=1.0, **options).double()
+    z, y, _, _ = problem(1.0, 8, 5, 6)
+    standard = StandardHead(6, 5).double()
+    with torch.no_grad():
+        head.points.zero_()
+        standard.weight.copy_(head.normals)
+    z.requires_grad_()
+    bound = 1e-6 if learned else 1e-9  # a learned curvature stops at 1e-8
+    torch.testing.assert_close(head(z, y), standard(z, y), rtol=bound, atol=bound)
+    ours = gradients(head(z, y), z, head.normals)
+    theirs = gradients(standard(z, y), z, standard.weight)
+    torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("c", [1e-5, 0.3])
+def test_the_scale_is_a_factor_of_the_normals(c: float):
+    torch.manual_seed(0)
+    head = HyperbolicHead(6, 5, curvature=c, scale=1.0).double()
+    eq_2 = HyperbolicHead(6, 5, curvature=c).double()
+    with torch.no_grad():
+        eq_2.points.copy_(head.points)
+        eq_2.normals.copy_(head.normals / 4)
+    z, y, _, _ = problem(c, 8, 5, 6)
+    z.requires_grad_()
+    torch.testing.assert_close(head.logits(z), eq_2.logits(z))
+    torch.testing.assert_close(head(z, y), eq_2(z, y))
+    (ours,), (theirs,) = gradients(head(z, y), z), gradients(eq_2(z, y), z)
+    torch.testing.assert_close(ours, 4 * theirs)  # the same factor (1 − c‖x‖²)², which is 1 at the origin
+    assert "scale=1" in repr(head)
+    with pytest.raises(ValueError, match="scale must be positive and finite, got 0"):
+        HyperbolicHead(6, 5, scale=0.0)
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3])
+def test_float32_is_within_1e_5_of_mpmath_up_to_distance_twelve(c: float):
+    """Relative to the largest logit; the distance of an embedding from the origin is 2‖z‖."""
+    z, _, points, normals = problem(c, 10, 12, 8, dtype=torch.float32)
+    z = F.normalize(z) * torch.linspace(0.05, 6, 10)[:, None]
+    assert 2 * c**0.5 * z.norm(dim=1).max() < 2 * math.atanh(1 - ball.MARGIN)  # none is projected
+    found = hyperbolic_logits(z, points, normals, c).double()
+    exact = torch.zeros_like(found)
+    with mpmath.workdps(50):
+        for i, row in enumerate(z.tolist()):
+            for j, (p, a) in enumerate(zip(points.tolist(), normals.tolist(), strict=True)):
+                exact[i, j] = float(eq_2_in_mpmath(row, p, a, c))
+    assert ((found - exact).abs().max() / exact.abs().max()).item() <= 1e-5
+
+
+def eq_2_in_mpmath(z: list[float], point: list[float], normal: list[float], c: float) -> mpmath.mpf:
+    """Eq. 2 by Möbius additions, as it is written: x and p by the exponential map, a = (1 − c‖p‖²) ã."""
+    k = mpmath.mpf(c)
+    root = mpmath.sqrt(k)
+
+    def dot(u: list[mpmath.mpf], v: list[mpmath.mpf]) -> mpmath.mpf:
+        return mpmath.fsum(a * b for a, b in zip(u, v, strict=True))
+
+    def expmap0(v: list[float]) -> list[mpmath.mpf]:
+        u = [mpmath.mpf(a) for a in v]
+        r = mpmath.sqrt(dot(u, u))
+        return [mpmath.tanh(root * r) / (root * r) * a for a in u]
+
+    x, p = expmap0(z), expmap0(point)
+    a = [(1 - k * dot(p, p)) * mpmath.mpf(b) for b in normal]
+    minus = [-b for b in p]
+    pp, xx, px = dot(p, p), dot(x, x), dot(minus, x)
+    below = 1 + 2 * k * px + k * k * pp * xx
+    w = [((1 + 2 * k * px + k * xx) * m + (1 - k * pp) * b) / below for m, b in zip(minus, x, strict=True)]
+    size = mpmath.sqrt(dot(a, a))
+    inner = 2 * root * dot(w, a) / ((1 - k * dot(w, w)) * size)
+    return 2 / (1 - k * pp) * size / root * mpmath.asinh(inner)
 
 
 @laws

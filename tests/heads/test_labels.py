@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from jaxtyping import config
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from spaceform.heads import HEADS, DeterministicHead, Head
 from spaceform.heads.margins import MarginHead
@@ -99,12 +101,67 @@ def test_soft_labels_mean_the_objectives_of_the_classes(name):
 def test_a_margin_is_shared_out_by_soft_labels_and_left_to_the_label_by_smoothing(name):
     head, z, y, _, _ = case(name)
     label = F.one_hot(y, CLASSES).bool()
-    logits = head._training_logits(z, label.double())
+    logits = head._training_logits(z)(label.double(), slice(0, CLASSES))
     torch.testing.assert_close(logits[~label], head.logits(z)[~label])
     assert (logits[label] < head.logits(z)[label]).all()
     torch.testing.assert_close(
         head(z, y, label_smoothing=0.1), F.cross_entropy(logits, y, label_smoothing=0.1, reduction="none")
     )
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in HEADS]
+    + [(n, {"learn_curvature": True}) for n, h in HEADS.items() if "learn_curvature" in h.options()],
+)
+def test_streaming_over_classes_changes_neither_value_nor_gradient(name, options, kind):
+    head, z, y, soft, weight = case(name, **options)
+    labels = soft if kind == "soft" else y
+
+    def objective(chunk):
+        head.class_chunk = chunk
+        return head(z, labels, label_smoothing=0.2, class_weight=weight, generator=seeded())
+
+    same(objective(4), objective(None), [z, *head.parameters()])
+    same(objective(1), objective(None), [z, *head.parameters()])
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers each tensor has that is made under it."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.sizes |= {t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor)}
+        return out
+
+
+@pytest.mark.parametrize("name", [n for n in HEADS if n not in ("vmf", "power_spherical")])
+def test_smoothed_labels_are_streamed(name):
+    """Besides parameters and gradients, no tensor is larger than a block of classes."""
+    classes, chunk, batch = 1000, 50, 16
+    head = HEADS[name](4, classes, class_chunk=chunk)
+    z, y = torch.randn(batch, 4, requires_grad=True), torch.arange(batch)
+    own = {p.numel() for p in head.parameters()} | {classes * (4 + 1)}
+    with Largest() as seen:
+        head(z, y, label_smoothing=0.1).sum().backward()
+    centres = getattr(head, "centres", 1)
+    assert max(seen.sizes - own) <= centres * chunk * batch
+
+
+@pytest.mark.parametrize("name", ["vmf", "power_spherical"])
+def test_smoothed_labels_of_stochastic_heads_are_streamed(name):
+    """The larger of a block of draws and the weights: far below batch times classes."""
+    classes, batch = 4000, 64
+    head = HEADS[name](4, classes, class_chunk=50)
+    z, y = torch.randn(batch, 4, requires_grad=True), torch.arange(batch)
+    with Largest() as seen:
+        head(z, y, label_smoothing=0.1).sum().backward()
+    assert max(seen.sizes) < classes * batch / 4
 
 
 def test_two_halves_of_a_label_have_half_of_the_margin_each():

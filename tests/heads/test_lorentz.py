@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import config
 
+from reference import gyro
 from spaceform.geometry import Hyperboloid, PoincareBall
 from spaceform.heads import HyperbolicHead, LorentzHead, StandardHead
 from spaceform.heads._kernels import hyperboloid
@@ -77,6 +78,19 @@ def test_is_hyperbolic_under_the_isometry(seed, c, dim, reach):
     torch.testing.assert_close(
         lorentz.geometry.pairwise(2 * z, 2 * z), ball.geometry.pairwise(z, z), rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("c", [1e-5, 0.3, 2.0])
+def test_agrees_with_geoopt(c):
+    """By its Poincaré ball, which is exact to more digits than its hyperboloid: z lies there at z/2."""
+    head, z, _ = case(curvature=c)
+    k, direction = torch.tensor(-c, dtype=torch.float64), F.normalize(head.normals)
+    x, foot = gyro.expmap0(z / 2, k=k), gyro.expmap0(head.offsets[:, None] * direction / 2, k=k)
+    distances = gyro.dist2plane(x[:, None], foot, direction, k=k, signed=True)
+    expected = distances * head.normals.norm(dim=1)
+    torch.testing.assert_close(head.logits(z), expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+    apart = gyro.dist(x[:, None], x, k=k)
+    torch.testing.assert_close(-head.geometry.pairwise(z, z), apart, rtol=1e-9, atol=1e-9 / c**0.5)
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -195,6 +209,7 @@ def test_a_learned_curvature_is_learned():
         optimiser.step()
     assert head.geometry.curvature > 1e-2
     assert head.geometry == Hyperboloid(head.curvature.value)
+    assert head.numbers() == {"curvature": head.curvature.value}
     again = LorentzHead(3, 4, learn_curvature=True)
     again.load_state_dict(head.state_dict())
     torch.testing.assert_close(again.logits(z), head.logits(z))

@@ -104,6 +104,7 @@ def test_gradient_is_the_derivative_of_the_expectation(dim):
     assert abs(float(differences.mean() - pathwise.mean())) < 5 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3, 6, 32])
 def test_prediction_has_the_law_of_sampled_vectors(dim):
     """Means of logits, probabilities and products of logits: 30 numbers, each within 4.5 standard errors."""

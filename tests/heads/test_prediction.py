@@ -85,6 +85,7 @@ def test_it_follows_the_parameters_as_they_train(head) -> None:
     torch.testing.assert_close(made.predict_proba(z), fresh.predict_proba(z))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("dim", [2, 3, 16])
 def test_fixed_draws_are_differentiable(head, dim: int) -> None:

@@ -62,6 +62,7 @@ def test_one_centre_is_arcface(chunk):
     torch.testing.assert_close(head.logits(z), arcface.logits(z))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_gradients_by_finite_differences(chunk):
     head, z, y = case(dim=3, classes=7, batch=5, margin=0.5, class_chunk=chunk)

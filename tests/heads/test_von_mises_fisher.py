@@ -61,6 +61,7 @@ def test_value_and_gradient_are_those_of_the_equation(dim, samples, normalizer, 
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9 * float(b.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [3, 5, 24])
 def test_gradient_is_the_derivative_of_the_expectation(dim):
     """Against differences of means over 40,000 draws, coupled in another way; within 5 standard errors."""
@@ -82,6 +83,7 @@ def test_gradient_is_the_derivative_of_the_expectation(dim):
     assert error < 0.05 * abs(float(differences.mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3, 6, 32])
 def test_prediction_has_the_law_of_sampled_vectors(dim):
     """Means of logits, probabilities and products of logits: 30 numbers, each within 4.5 standard errors."""
@@ -139,6 +141,7 @@ def weight_gradients(head: VonMisesFisherHead, z: Tensor, y: Tensor, rounds: int
     return torch.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "most"), [(1.0, 0.02), (16.0, 0.5)])
 def test_antithetic_draws_cut_the_variance_of_the_weight_gradient(beta, most):
     """Relative to ten independent draws, at n = 128."""
@@ -149,6 +152,7 @@ def test_antithetic_draws_cut_the_variance_of_the_weight_gradient(beta, most):
     assert float(antithetic / independent) < most
 
 
+@pytest.mark.slow
 def test_draws_are_independent_across_examples():
     """Then the variances of the examples' gradients add up; draws shared by 16 would give about 16 times."""
     head, z, y = make(16, classes=5, batch=1, samples=4, beta=16.0)

@@ -12,6 +12,8 @@ from spaceform.calibrators import TemperatureScaling
 from spaceform.geometry import Euclidean, Sphere
 from spaceform.metrics import aurc, auroc, brier, calibration_error, ood_auroc, ood_fpr, retrieval
 
+pytestmark = pytest.mark.slow
+
 NORMS = ("l1", "l2", "max")
 
 

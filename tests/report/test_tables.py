@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 
 import numpy as np
@@ -193,3 +194,28 @@ def test_rows_stand_in_the_papers_order_whatever_the_order_of_the_studies(tmp_pa
     make_study(tmp_path / "b", heads=("hyperbolic", "standard"), seeds=1, data="mnist")
     table = paper_tables(collect([tmp_path / "a", tmp_path / "b"]).groups, no_marks)[1]
     assert [line.label for line in table.lines] == ["Standard", "Hyperbolic", "Cosine", "vMF"]
+
+
+def test_the_numbers_that_heads_ended_with_have_a_table(tmp_path, make_study) -> None:
+    study = make_study(tmp_path / "s", heads=("standard", "hyperbolic", "cosine"), seeds=2)
+    ended = {"hyperbolic": [{"curvature": 2e-4}] * 2, "cosine": [{"beta": 10.0}, {"beta": 12.0}]}
+    for job in study.jobs:
+        path = study.path(job) / "metrics.json"
+        found = json.loads(path.read_text())
+        if job.label in ended:
+            found["numbers"] = ended[job.label][job.recipe.seed]
+        path.write_text(json.dumps(found))
+    (part,) = compute(collect([tmp_path / "s"])).parts
+    assert part.found is not None
+    assert part.found in part.tables
+    assert [column.title for column in part.found.columns] == ["curvature c", "inverse temperature β"]
+    assert [(line.label, [cell.text for cell in line.cells]) for line in part.found.lines] == [
+        ("Hyperbolic", ["0.0002", "—"]),
+        ("Cosine", ["—", "11.0 ± 1.00"]),
+    ]
+
+
+def test_without_such_numbers_there_is_no_table_of_them(tmp_path, make_study) -> None:
+    make_study(tmp_path / "s", heads=("standard",), seeds=1)
+    (part,) = compute(collect([tmp_path / "s"])).parts
+    assert part.found is None

@@ -91,3 +91,11 @@ def test_device_and_workers_reach_the_loader(tmp_path, monkeypatch):
     evaluate(run, device="cpu", workers=3)
     assert asked == [(CPU, 3)] * 2
     assert Run.load(tmp_path / "run").device == CPU
+
+
+def test_numbers_are_those_that_training_ended_with(tmp_path):
+    recipe = tiny("hyperbolic", head__learn_curvature=True, head__curvature=0.01, optim__temperature_lr=0.1)
+    run = train(recipe, tmp_path / "run")
+    found = evaluate(run)["numbers"]
+    assert found == {"curvature": Run.load(tmp_path / "run").model.head.curvature.value}
+    assert found["curvature"] != pytest.approx(0.01, rel=1e-6)

@@ -140,7 +140,7 @@ def _read(
     data = np.empty((rows, dim), part.dtype) if into is None or part.dtype != np.float32 else into
     with open(part.path, "rb", buffering=0) as file:
         file.seek(part.offset + first * width)
-        view, at = memoryview(data).cast("B"), 0
+        view, at = data.reshape(-1).view(np.uint8).data, 0
         while at < len(view):
             got = file.readinto(view[at:])
             if not got:

@@ -22,6 +22,7 @@ class RatedParameters(NamedTuple):
     relative: float
     """Its rate is so many times that of a step."""
     weight_decay: float
+    """Times the rate of a step: parameters with a large relative rate shrink no faster than others."""
 
 
 @final
@@ -49,7 +50,8 @@ class _Moments:
     """The running moments of the gradients of a group."""
 
     def __init__(self, group: RatedParameters) -> None:
-        self.parameters, self.relative, self.weight_decay = [*group.parameters], group.relative, group[2]
+        self.parameters, self.relative = [*group.parameters], group.relative
+        self.weight_decay = group.weight_decay / group.relative  # torch multiplies it by the whole rate
         self.first = [torch.zeros_like(p.detach()) for p in self.parameters]
         self.second = [torch.zeros_like(p.detach()) for p in self.parameters]
         self.steps = [torch.zeros((), device=p.device) for p in self.parameters]

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from spaceform.engine.rows import Rows, TrainingSplit, joined
+from spaceform.engine.space import NARROW
 
 _Floats = NDArray[np.float64]
 
@@ -217,14 +218,21 @@ class _Neighbours(_Family):
         return self.nearest
 
 
-def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:  # noqa: ARG001
-    return [{"C": float(C)} for C in np.geomspace(1e-3, 1e2, trials)]
+def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:
+    """Where few are tried, those that are usually good: less is left to learn from many features."""
+    wide = parts[0].train.x.shape[1] >= NARROW
+    good = ([0.01, 0.1, 1.0] if wide else [1.0, 0.1, 10.0])[:trials]
+    return [
+        {"C": float(C)} for C in (sorted(good) if trials <= len(good) else np.geomspace(1e-3, 1e2, trials))
+    ]
 
 
 def _neighbour_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:
     most = min(_MOST_NEIGHBOURS, *(len(part.train) for part in parts))
-    ks = sorted({round(k) for k in np.geomspace(1, most, max(1, trials // 2))})
-    return [{"k": k, "metric": metric} for metric in ("cosine", "euclidean") for k in ks]
+    each = max(1, trials // 2)
+    ks = [min(10, most)] if each == 1 else sorted({round(k) for k in np.geomspace(1, most, each)})
+    found = [{"k": k, "metric": metric} for metric in ("cosine", "euclidean") for k in ks]
+    return found[:trials] if trials == 1 else found
 
 
 def _boosting_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:  # noqa: ARG001

@@ -20,7 +20,9 @@ from spaceform.heads._checks import (
     is_positive_integer,
 )
 from spaceform.heads._kernels.class_shard import ClassShard, TopK
+from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.declaration import Range, Start
+from spaceform.heads.soft_labels import SoftLabels, TrainingLogits, soft_cross_entropy
 from spaceform.special._precision import no_autocast
 
 _TAU = math.log(1e8)
@@ -117,11 +119,10 @@ class Head(nn.Module, ABC):
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],  # noqa: ARG002 (refused)
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002
-        target: Float[Tensor, "batch classes"],  # noqa: ARG002
+        labels: SoftLabels,  # noqa: ARG002
         generator: Generator | None,  # noqa: ARG002
     ) -> Float[Tensor, " batch"]:
-        """Σ_c target_c × the objective of label c; a margin goes to the classes by `share`, the labels."""
+        """Σ_c target_c × the objective of label c; a margin goes to the classes by their share."""
         raise TypeError(f"{type(self).__name__} takes no soft labels and no smoothing: give _soft_objective")
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
@@ -133,6 +134,10 @@ class Head(nn.Module, ABC):
     def confidence(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         """‖z‖: how sure the network is of its embedding; not a probability."""
         return torch.linalg.vector_norm(self._promote(self._checked(z)), dim=-1)
+
+    def numbers(self) -> dict[str, float]:
+        """Single numbers that tell what the head is now, learned or given: β, a margin, a curvature."""
+        return {"beta": self.beta.item()} if hasattr(self, "log_beta") else {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters by their role, as optimiser groups; every parameter is in exactly one."""
@@ -160,8 +165,8 @@ class Head(nn.Module, ABC):
         `class_weight` and `ignore_index` mean what they mean in `F.cross_entropy` with reduction "none": an
         ignored example has the objective 0. A weight of each example is a factor of what this returns.
 
-        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Soft
-        labels and smoothing need the logits of all classes at once, whatever `class_chunk` says.
+        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Like
+        the rest, both are streamed over the classes where these are many.
         """
         z, ignored = self._checked(z), None
         soft = isinstance(y, Tensor) and y.is_floating_point() and y.ndim == 2
@@ -194,14 +199,10 @@ class Head(nn.Module, ABC):
         generator: Generator | None,
     ) -> Float[Tensor, " batch"]:
         z = self._promote(z)
-        if y.is_floating_point():
-            share = checked_soft_labels(y, z, self.num_classes)
-        else:
-            share = F.one_hot(checked_labels(y, z, self.num_classes), self.num_classes).to(z.dtype)
-        target = share * (1 - smoothing) + smoothing / self.num_classes if smoothing else share
-        if class_weight is not None:
-            target = target * class_weight.to(z.dtype)
-        return self._soft_objective(z, share, target, generator)
+        check = checked_soft_labels if y.is_floating_point() else checked_labels
+        weight = None if class_weight is None else class_weight.to(z.dtype)
+        labels = SoftLabels(check(y, z, self.num_classes), self.num_classes, z.dtype, smoothing, weight)
+        return self._soft_objective(z, labels, generator)
 
     def logit_samples(
         self, z: Float[Tensor, "batch dim"], *, generator: Generator | None = None
@@ -302,22 +303,19 @@ class DeterministicHead(Head):
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return F.cross_entropy(self._logits(z), y, reduction="none")
 
-    def _training_logits(
-        self,
-        z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (a margin needs it)
-    ) -> Float[Tensor, "batch classes"]:
-        """The logits whose cross entropy is the objective of soft labels; `share` has the bare labels."""
-        return self._logits(z)
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        """The logits, of a block of classes, whose cross entropy is the objective of soft labels."""
+        logits = self._logits(z)
+        return lambda _share, block: logits[:, block]
 
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],
-        target: Float[Tensor, "batch classes"],
+        labels: SoftLabels,
         generator: Generator | None,  # noqa: ARG002 (nothing is drawn)
     ) -> Float[Tensor, " batch"]:
-        return F.cross_entropy(self._training_logits(z, share), target, reduction="none")
+        chunk = chunk_size(z.shape[0], self.num_classes, self.class_chunk)
+        return soft_cross_entropy(self._training_logits(z), labels, chunk)
 
     def logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         """The logits of prediction, margins left out."""

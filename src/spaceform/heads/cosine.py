@@ -12,6 +12,7 @@ from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.declaration import LogUniform, Start
+from spaceform.heads.soft_labels import TrainingLogits
 
 
 @final
@@ -54,6 +55,10 @@ class CosineHead(DeterministicHead):
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return cosine_logits(z, self._rows(z.dtype), self.tau)
+
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        weight = self.weight.to(z.dtype)
+        return lambda _share, block: cosine_logits(z, weight[block], self.tau)
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight, tau = self._rows(z.dtype), self.tau

@@ -14,7 +14,9 @@ from spaceform.heads._kernels.angle_table import AngleTable
 from spaceform.heads._kernels.evidence import Normalizer
 from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._kernels.fixed_draws import FixedDraws
+from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads._kernels.weight_draws import weight_logits
+from spaceform.heads.soft_labels import SoftLabels, over_blocks
 from spaceform.heads.stochastic import DRAWS, StochasticHead, device_of
 
 # A law beyond this concentration is a point, to the last bit of float32.
@@ -145,29 +147,41 @@ class DirectionalHead(StochasticHead):
         return loss + self.gamma * (divergence if self.shard is None else self.shard.once(divergence))
 
     def _soft_objective(
-        self,
-        z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
-        target: Float[Tensor, "batch classes"],
-        generator: Generator | None,
+        self, z: Float[Tensor, "batch dim"], labels: SoftLabels, generator: Generator | None
     ) -> Float[Tensor, " batch"]:
         """Eq. 8 depends on the label by −βE[w_y]·E[z] alone: that of class 0 is replaced by the target's."""
         objective = self._objective(z, z.new_zeros(z.shape[0], dtype=torch.long), generator)
         agreement = self._agreement(z)
-        return target.sum(1) * (objective + agreement[:, 0]) - (target * agreement).sum(1)
+        objective = objective + agreement(slice(0, 1))[:, 0]
 
-    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of all classes, differentiable once."""
+        def counted(block: slice) -> tuple[Tensor, Tensor]:
+            target = labels.target(block)
+            return target.sum(1), (target * agreement(block)).sum(1)
+
+        chunk = chunk_size(z.shape[0], self.num_classes, self.class_chunk)
+        if chunk >= self.num_classes or torch.compiler.is_compiling():
+            total, agreed = counted(labels.every_class)
+        else:
+            parts = zip(*over_blocks(counted, labels.blocks(chunk)), strict=True)
+            total, agreed = (torch.stack(part).sum(0) for part in parts)
+        return total * objective - agreed
+
+    def _agreement(self, z: Float[Tensor, "batch dim"]) -> Callable[[slice], Float[Tensor, "batch block"]]:
+        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of classes, differentiable once."""
         kappa, mu = self._concentration_and_direction(z)
         length, order = self.law.mean_length(kappa, self.dim), self.dim / 2 - 1
-        weight = self.weight.to(z.dtype)
-        dot, norm = mu @ weight.T, torch.linalg.vector_norm(weight, dim=1)
-        with torch.no_grad():
-            ratio = self.weight_normalizer.target_ratio(norm, dot, order)
-            slope = self.weight_normalizer.target_slope(norm, dot, order)
-            bend = (slope - ratio) / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5)
-        ratio = ratio + bend * (norm - norm.detach())  # the derivative of A(κ)/κ is (A′ − A/κ)/κ
-        return self.beta.to(z.dtype) * length[:, None] * ratio * dot
+        weight, beta, normalizer = self.weight.to(z.dtype), self.beta.to(z.dtype), self.weight_normalizer
+
+        def of(block: slice) -> Tensor:
+            dot, norm = mu @ weight[block].T, torch.linalg.vector_norm(weight[block], dim=1)
+            with torch.no_grad():
+                ratio = normalizer.target_ratio(norm, dot, order)
+                slope = normalizer.target_slope(norm, dot, order)
+                bend = (slope - ratio) / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5)
+            ratio = ratio + bend * (norm - norm.detach())  # the derivative of A(κ)/κ is (A′ − A/κ)/κ
+            return beta * length[:, None] * ratio * dot
+
+        return of
 
     def _sample(
         self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None

@@ -27,6 +27,7 @@ from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.curvature import Curvature
 from spaceform.heads.declaration import LogUniform, Start
+from spaceform.heads.soft_labels import TrainingLogits
 
 
 @final
@@ -44,10 +45,10 @@ class LorentzHead(DeterministicHead):
 
     name, title = "lorentz", "Lorentz"
     compared = False
-    searched = MappingProxyType({"curvature": LogUniform(1e-3, 1.0)})
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-1)})
     defaults = MappingProxyType(
         {
-            "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-2}),
+            "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-3}),
             "pixels": Start(lr=0.05, weight_decay=1e-4, options={"curvature": 1e-2}),
         }
     )
@@ -78,6 +79,10 @@ class LorentzHead(DeterministicHead):
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return signed_distances(*self._points_and_planes(z))
 
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        u, w, s = self._points_and_planes(z)
+        return lambda _share, block: signed_distances(u, w[block], s[block])
+
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return distance_cross_entropy(*self._points_and_planes(z), y, self.class_chunk)
 
@@ -91,6 +96,10 @@ class LorentzHead(DeterministicHead):
         c = self.curvature(z.dtype)
         w, s = planes(self.normals.to(z.dtype), self.offsets.to(z.dtype), c)
         return points(clipped(z, self.clip), c), w, s
+
+    def numbers(self) -> dict[str, float]:
+        """The curvature c."""
+        return {"curvature": self.curvature.value}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""

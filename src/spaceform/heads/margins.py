@@ -12,6 +12,7 @@ from spaceform.heads._kernels.sharded import sharded_cross_entropy
 from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights, start_class_weights
+from spaceform.heads.soft_labels import TrainingLogits
 
 
 class MarginHead(DeterministicHead):
@@ -56,6 +57,10 @@ class MarginHead(DeterministicHead):
         """No margin during the warm-up, the full one after."""
         self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
 
+    def numbers(self) -> dict[str, float]:
+        """The base's, and the margin after the warm-up."""
+        return {**super().numbers(), "margin": self.full_margin}
+
     def extra_repr(self) -> str:
         """The base's and the margin's."""
         return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
@@ -66,11 +71,14 @@ class MarginHead(DeterministicHead):
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return cosine_logits(z, self._rows(z.dtype), self.tau)
 
-    def _training_logits(
-        self, z: Float[Tensor, "batch dim"], share: Float[Tensor, "batch classes"]
-    ) -> Float[Tensor, "batch classes"]:
-        beta = self.beta.to(z.dtype)
-        return beta * with_margin(self._logits(z) / beta, self._target_margin(z).shared(share))[0]
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        beta, weight, margin = self.beta.to(z.dtype), self._rows(z.dtype), self._target_margin(z)
+
+        def logits(share: Tensor, block: slice) -> Tensor:
+            cos = cosine_logits(z, weight[..., block, :], self.tau) / beta
+            return beta * with_margin(cos, margin.shared(share))[0]
+
+        return logits
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight, margin, chunk = self._rows(z.dtype), self._target_margin(z), self.class_chunk

@@ -12,6 +12,7 @@ from spaceform.heads._kernels.softmax import cross_entropy
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.declaration import Start
+from spaceform.heads.soft_labels import TrainingLogits
 
 _LARGEST = 1e15
 
@@ -43,6 +44,10 @@ class StandardHead(DeterministicHead):
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
         return _bounded(z) @ self._rows(z.dtype).T
+
+    def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
+        z, weight = _bounded(z), self.weight.to(z.dtype)
+        return lambda _share, block: z @ weight[block].T
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight = self._rows(z.dtype)

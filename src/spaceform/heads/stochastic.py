@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from spaceform.heads._checks import is_positive_integer
 from spaceform.heads._kernels.fixed_noise import FixedNoise
 from spaceform.heads.base import Head
+from spaceform.heads.soft_labels import SoftLabels
 from spaceform.special._autograd import refuse_gradient
 from spaceform.special._precision import no_autocast
 
@@ -150,12 +151,11 @@ class ReparametrizedHead(StochasticHead):
     def _soft_objective(
         self,
         z: Float[Tensor, "batch dim"],
-        share: Float[Tensor, "batch classes"],  # noqa: ARG002 (there is no margin)
-        target: Float[Tensor, "batch classes"],
+        labels: SoftLabels,
         generator: Generator | None,
     ) -> Float[Tensor, " batch"]:
         logits = self._logits(self._sample(z, self.samples, generator))
-        return -(target * logits.log_softmax(-1).mean(0)).sum(1)
+        return -(labels.target(labels.every_class) * logits.log_softmax(-1).mean(0)).sum(1)
 
     def _sample(
         self, z: Float[Tensor, "batch dim"], n: int, generator: Generator | None

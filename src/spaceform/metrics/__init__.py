@@ -1,4 +1,4 @@
-"""Accuracy, calibration, confidence, retrieval and verification.
+"""Accuracy, calibration, confidence, distances in a tree of classes, retrieval and verification.
 
 All are pure functions of tensors, on any device, or of numpy arrays. Reductions over classes or pairs run
 where the tensors are; what is left, one number per example, is summed in float64 on the CPU, so figures
@@ -10,6 +10,7 @@ from spaceform.metrics.bootstrap import Interval, bootstrap
 from spaceform.metrics.calibration import Reliability, calibration_error, reliability
 from spaceform.metrics.confidence import RiskCoverage, aurc, auroc, ood_auroc, ood_fpr, risk_coverage
 from spaceform.metrics.few_shot import few_shot_accuracy, r_auroc
+from spaceform.metrics.hierarchy import expected_tree_distance, mistake_distance, tree_distances
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, map_at_r, retrieval
 from spaceform.metrics.sets import set_coverage, set_size
 from spaceform.metrics.verification import (
@@ -39,11 +40,13 @@ __all__ = [
     "det_curve",
     "eer",
     "expected_retrieval",
+    "expected_tree_distance",
     "few_shot_accuracy",
     "map_at_r",
     "mean",
     "min_cllr",
     "min_dcf",
+    "mistake_distance",
     "nll",
     "ood_auroc",
     "ood_fpr",
@@ -53,4 +56,5 @@ __all__ = [
     "risk_coverage",
     "set_coverage",
     "set_size",
+    "tree_distances",
 ]

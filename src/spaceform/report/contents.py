@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spaceform.heads import HEADS
-from spaceform.report import confusion, panels, probabilities, searched, tables
+from spaceform.report import confusion, found, panels, probabilities, searched, tables
 from spaceform.report.cost import costs
 from spaceform.report.embeddings import embeddings_figure, layouts
 from spaceform.report.extremes import Extremes, extremes, extremes_figure
@@ -38,6 +38,7 @@ class DataSetPart:
     searched: list[Tried]
     search: Figure
     search_table: Table | None
+    found: Table | None
     costs: Table | None
     classes: Figure
     confused: Table | None
@@ -69,7 +70,7 @@ class DataSetPart:
     @property
     def tables(self) -> list[Table | None]:
         """All of them, in the order of the page; None for what is not there."""
-        return [self.summary, self.paper, self.search_table, self.costs, self.confused, self.runs]
+        return [self.summary, self.paper, self.search_table, self.found, self.costs, self.confused, self.runs]
 
     @property
     def figures(self) -> list[Figure]:
@@ -124,8 +125,8 @@ def compute(collection: Collection) -> Contents:
 
 
 def _part(group: Group, collection: Collection) -> DataSetPart:
-    found = open_pictures(group.data) if group.shown else "No run has left outputs to show."
-    pictures, reason = (None, found) if isinstance(found, str) else (found, "")
+    opened = open_pictures(group.data) if group.shown else "No run has left outputs to show."
+    pictures, reason = (None, opened) if isinstance(opened, str) else (opened, "")
     ends = extremes(group, pictures) if pictures else []
     nearest = neighbours_of(group, pictures) if pictures else []
     laid_out = layouts(group)
@@ -145,6 +146,7 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
         tried_ones,
         searched.figure(group, tried_ones),
         searched.table(group, tried_ones),
+        found.table(group),
         costs(group, advice),
         confusion.figure(group, confused),
         confusion.table(group, confused),
@@ -183,8 +185,8 @@ def _to_deploy(group: Group, advice: Advice | None) -> Record | None:
 
 def _starts(collection: Collection) -> Figure | None:
     """For the smallest start λ among the runs; None where no head has one."""
-    found = [(ratio, r.recipe.net.dim) for r in collection.records if (ratio := r.option("init_ratio"))]
-    if not found:
+    started = [(ratio, r.recipe.net.dim) for r in collection.records if (ratio := r.option("init_ratio"))]
+    if not started:
         return None
-    least = min(float(ratio) for ratio, _ in found)
-    return panels.starts(least, sorted({dim for _, dim in found}))
+    least = min(float(ratio) for ratio, _ in started)
+    return panels.starts(least, sorted({dim for _, dim in started}))

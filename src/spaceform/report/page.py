@@ -139,6 +139,7 @@ def _part(part: DataSetPart) -> dict[str, Any]:
         "search": _chart(part.search) if part.searched else None,
         "search_table": part.search_table,
         "search_said": searched.told(part.searched),
+        "found": part.found,
         "costs": part.costs,
         "classes": _chart(part.classes),
         "confused": part.confused,

@@ -105,6 +105,8 @@ def evaluate(
         else:
             found, outputs = _classification(run, parts, workers, seed)
     found = {"task": parts.dataset.task, "data": parts.dataset.name, "head": run.recipe.head.name, **found}
+    if numbers := run.model.head.numbers():
+        found["numbers"] = numbers
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **outputs)
     files.write_bytes(run.path / "outputs.npz", archive.getvalue())

@@ -1,0 +1,51 @@
+"""Numbers that each head ended with: the temperature and curvature it learned, the margin it was given."""
+
+from statistics import mean, stdev
+
+from spaceform.report.looks import display
+from spaceform.report.records import Group
+from spaceform.report.tables import MISSING, Cell, Column, Line, Table
+from spaceform.report.words import number
+
+_TITLES = {"beta": "inverse temperature β", "margin": "margin", "curvature": "curvature c"}
+
+
+def table(group: Group) -> Table | None:
+    """A row for each head that has such numbers, means over its runs; None where no run has left any."""
+    values = {
+        label: [record.metrics["numbers"] for record in group.of(label) if record.metrics.get("numbers")]
+        for label in group.labels
+    }
+    names = list(dict.fromkeys(name for runs in values.values() for run in runs for name in run))
+    heads = {record.label: record.head for record in group.records}
+    lines = [
+        Line(display(label), heads[label], tuple(_cell([run[n] for run in runs if n in run]) for n in names))
+        for label, runs in values.items()
+        if runs
+    ]
+    if not lines:
+        return None
+    return Table(
+        f"{group.key}-found",
+        f"What the heads ended with on {group.title}",
+        "Single numbers of each head after training, means over its runs. β is learned, a curvature where "
+        "the recipe says so; a margin stays as the search or the recipe set it, and so does any other "
+        "curvature.",
+        tuple(Column(_TITLES.get(name, name)) for name in names),
+        tuple(lines),
+    )
+
+
+def _cell(found: list[float]) -> Cell:
+    if not found:
+        return MISSING
+    middle = mean(found)
+    if len(found) < 2 or min(found) == max(found):
+        return Cell(_text(middle), middle, seeds=len(found))
+    sem = stdev(found) / len(found) ** 0.5
+    return Cell(f"{_text(middle)} ± {_text(sem)}", middle, sem, len(found))
+
+
+def _text(value: float) -> str:
+    """Curvatures are small: an exponent says more than zeros."""
+    return f"{value:.2g}" if 0 < abs(value) < 1e-3 else number(value)
