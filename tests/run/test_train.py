@@ -244,6 +244,18 @@ def test_long_tailed_and_noisy_training_data(tmp_path):
     assert 0 <= evaluate(train(recipe, tmp_path / "run"))["accuracy"] <= 1
 
 
+def test_channels_last_changes_the_layout_and_not_the_run(tmp_path):
+    """In float64, where the order of a sum does not show."""
+    short = {"budget.epochs": 1, "budget.episodes": 3, "net.name": "residual", "precision": "64-true"}
+    plain = replace(QUICK["digits/cosine"], short)
+    runs = [
+        train(replace(plain, channels_last=last), tmp_path / str(last)).model.state_dict()
+        for last in (False, True)
+    ]
+    for name, value in runs[0].items():
+        torch.testing.assert_close(runs[1][name], value, rtol=0, atol=1e-8, msg=name)
+
+
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_precision(precision, tmp_path):
     recipe = replace(QUICK["digits/vmf"], {"budget.epochs": 3, "precision": precision})
