@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -32,13 +33,15 @@ from spaceform.study.folder import StudyFolder, flat_metrics, read_plan
 from spaceform.study.judge import Advice, JudgedRun, evidence, finished, judge
 from spaceform.study.plan import named_heads
 from spaceform.study.references import read_references
-from spaceform.study.verdict import Evidence, race
+from spaceform.study.verdict import Evidence, Goal, Series, race
 from spaceform.study.verdict.race import FIRST_SEEDS
 
 RETRIEVAL = "-retrieval"
 CLASSES = 40
 """The least of them for retrieval: half of them train."""
 RESULTS = Path(__file__).parent.parent / "results"
+BASE = "standard"
+"""What the gain of the others is measured against: plain softmax."""
 COMMAND = "python benchmarks/board.py collect DATA OUT"
 
 
@@ -194,21 +197,32 @@ def _plain(advice: Advice | None) -> dict[str, Any]:
 
 
 def _standings(advice: Advice) -> dict[str, Any]:
-    """By goal and head: the probability of being the best, expected regret, relation to the choice, and how
-    much better the choice is, with the standard deviation of that.
+    """By goal and head: the probability of being the best, expected regret, relation to the choice, and the
+    gain over `BASE` with its standard error; in the goal's unit, more is better.
     """
     return {
         one.goal.column: {
             standing.label: [
-                *(_short(value) for value in (standing.best, standing.regret)),
+                _short(standing.best),
+                _short(standing.regret),
                 standing.relation.value,
-                _short(standing.behind.seen),
-                _short((standing.behind.high - standing.behind.low) / (2 * 1.96)),
+                *_gain(one.goal, advice.evidence.series[one.goal.column], standing.label),
             ]
             for standing in one.standings
         }
         for one in advice.verdict.goals
     }
+
+
+def _gain(goal: Goal, series: Mapping[str, Series], label: str) -> tuple[float | None, float | None]:
+    """The mean difference of the figures to `BASE`, and its standard error over seeds and items."""
+    if BASE not in series or not series[BASE].seeds:
+        return None, None
+    own, base = series[label].values, series[BASE].values
+    ahead = own.mean(0) - base.mean(0)
+    variance = sum(one.mean(1).var(ddof=1) / len(one) for one in (own, base) if len(one) > 1)
+    variance += ahead.var(ddof=1) / len(ahead) if len(ahead) > 1 else 0.0
+    return _short(goal.sign * float(ahead.mean())), _short(float(np.sqrt(variance)))
 
 
 def _short(value: float) -> float:
