@@ -4,13 +4,13 @@ Every model is f = (1 + a + b·u) X + w ∘ X + M X + c, linear in its coefficie
 mean of models is again such a model.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from spaceform.calibrators._descent import descend
 from spaceform.calibrators._fit import Curved, minimise
 
 _FOLDS, _FOLDS_OF_MANY_CLASSES = 5, 3
@@ -44,7 +44,7 @@ class PriorSpreads(NamedTuple):
     matrix: float
 
 
-class Coefficients(NamedTuple):
+class ScalingCoefficients(NamedTuple):
     """Of one model."""
 
     line: Float[Tensor, "3"]
@@ -72,7 +72,7 @@ def sizes(classes: int) -> list[PriorSpreads]:
 class JoinedModels(NamedTuple):
     """The models that were fitted to all rows, and their shares; what is left is the model as trained."""
 
-    models: list[Coefficients]
+    models: list[ScalingCoefficients]
     shares: Float[Tensor, " models"]
 
 
@@ -80,7 +80,7 @@ def fit_joined(rows: DesignRows, plain: Float[Tensor, "n classes"]) -> JoinedMod
     """Shares by cross-validated loss; `plain` are log-probabilities as trained."""
     folds = _FOLDS if rows.X.shape[1] <= _FEW else _FOLDS_OF_MANY_CLASSES
     fold = _fold_of(rows, plain, folds)
-    models: list[Coefficients] = []
+    models: list[ScalingCoefficients] = []
     steps: list[Tensor] = []
     for spreads in sizes(rows.X.shape[1]):
         whole, start = _fit(rows, spreads, None)
@@ -140,7 +140,7 @@ def _support(plain: Float[Tensor, "n classes"], step: Float[Tensor, "n classes"]
     return max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
 
 
-def _fit(rows: DesignRows, spreads: PriorSpreads, start: Tensor | None) -> tuple[Coefficients, Tensor]:
+def _fit(rows: DesignRows, spreads: PriorSpreads, start: Tensor | None) -> tuple[ScalingCoefficients, Tensor]:
     """The most probable coefficients, and where they are in units of their priors' spreads."""
     X, u, y, weight = rows
     K, total = X.shape[1], float(weight.sum())
@@ -155,10 +155,10 @@ def _fit(rows: DesignRows, spreads: PriorSpreads, start: Tensor | None) -> tuple
     diagonal = torch.eye(K, dtype=torch.bool, device=X.device)
     w = weight[:, None] / total
 
-    def unpacked(t: Tensor) -> Coefficients:
+    def unpacked(t: Tensor) -> ScalingCoefficients:
         line, scale, offset, matrix = (t * spread).split(counts)
         nothing = X.new_zeros(K)
-        return Coefficients(
+        return ScalingCoefficients(
             line + X.new_tensor([1.0, 0.0, 0.0]),
             scale if len(scale) else nothing,
             offset if len(offset) else nothing,
@@ -180,23 +180,9 @@ def _fit(rows: DesignRows, spreads: PriorSpreads, start: Tensor | None) -> tuple
         parts += [(G.T @ X).masked_fill_(diagonal, 0).flatten()] if counts[3] else []
         return value + float(t.square().sum()) / (2 * total), torch.cat(parts) * spread + t / total
 
-    t = _descend(
+    t = descend(
         evaluate,
         torch.zeros_like(spread) if start is None else start,
         _STEPS if start is None else _STEPS_OF_FOLDS,
     )
     return unpacked(t), t
-
-
-def _descend(evaluate: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, steps: int) -> Tensor:
-    t = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [t], max_iter=steps, tolerance_grad=1e-5, tolerance_change=1e-7, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> float:
-        value, t.grad = evaluate(t.detach())
-        return value
-
-    optimiser.step(closure)
-    return t.detach()

@@ -296,7 +296,7 @@ class HyperbolicHead(DeterministicHead):
         {
             "curvature": LogUniform(1e-6, 1e-2),
             "clip": Choice((None, 10.0, 30.0)),
-            "scale": Choice((1.0,)),
+            "scale": Choice((1.0, 4.0)),
         }
     )
     defaults = MappingProxyType(
