@@ -1,7 +1,8 @@
 """Every head against plain cosine and pytorch-metric-learning: time, memory, prediction, a million classes.
 
     python benchmarks/heads.py [--compile] [--keep-freed-memory] [--repeats 1.0] [--heads cosine vmf]
-                               [--rows 0 1 2 3] [--only step memory prediction million] [--json FILE]
+                               [--rows 0 1 2 3] [--only step memory prediction million fused]
+                               [--json FILE]
 
 One process, one thread, float32. Times are the thread's own, medians (and minima) of interleaved repeats of
 forward + backward, ratios to *plain cosine* in the same run,
@@ -44,6 +45,7 @@ from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.run.allocator import keep_freed_memory
 
 ROWS = [(3, 10, 130), (128, 100, 256), (512, 98, 128), (512, 9620, 64)]  # dim, classes, batch
+FUSED = [(128, 10, 256), (128, 100, 256), (512, 9620, 64), (128, 100_000, 64)]
 AUTHORS = {"vmf": [7.5, 27, 28, 4.6], "hyperbolic": [None, 130, 200, 300]}
 TARGETS = {
     "vmf": [7, 10, 8, 2.5],
@@ -70,6 +72,42 @@ class PlainCosine(nn.Module):
 
     def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(self.log_beta.exp() * F.normalize(z) @ F.normalize(self.weight).T, y)
+
+
+class FusedLinear(nn.Module):
+    """torch's own product and cross entropy in one (2.13), as it is by default or in chunks."""
+
+    def __init__(self, dim: int, classes: int, chunked: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(classes, dim)))
+        self.options = nn.LinearCrossEntropyOptions() if chunked else None
+
+    def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.linear_cross_entropy(z, self.weight, y, options=self.options)
+
+
+def measure_fused(repeats: float) -> list[dict[str, Any]]:
+    """STANDARD and COSINE beside `F.linear_cross_entropy`: ratios of time, and memory with the gradient."""
+    rows = []
+    for dim, classes, size in FUSED:
+        z, y = batch(dim, classes, size)
+        modules: dict[str, nn.Module] = {
+            "fused": FusedLinear(dim, classes, chunked=False),
+            "fused, chunked": FusedLinear(dim, classes, chunked=True),
+            "standard": HEADS["standard"](dim, classes),
+            "cosine": HEADS["cosine"](dim, classes),
+        }
+        steps = {name: TrainingStep(module, z, y) for name, module in modules.items()}
+        times = take_turns(dict(steps), max(5, int(repeats * (15 if classes > 1000 else 150))))
+        memory = {}
+        for name, step in steps.items():
+            memory[name] = peak_bytes(step) / MIB
+            step.clear()
+        unit = median(times["fused"])
+        ratio = {name: median(values) / unit for name, values in times.items()}
+        row = {"dim": dim, "classes": classes, "batch": size, "fused_ms": unit * 1e3}
+        rows.append(row | {"ratio": ratio, "memory_mib": memory})
+    return rows
 
 
 def peers(dim: int, classes: int) -> dict[str, nn.Module]:
@@ -292,6 +330,15 @@ def report(results: dict[str, Any], names: list[str], compiled: bool) -> Iterato
         columns = [c for c in rows[0]["ratio"] if c != "plain cosine"]
         body = [[f"{row['dim']}, {row['classes']}", *(row["ratio"][c] for c in columns)] for row in rows]
         yield table(["dim, classes", *columns], body)
+    if rows := results.get("fused"):
+        yield "A step beside F.linear_cross_entropy: ratio of medians, and MiB with the gradient"
+        columns = list(rows[0]["ratio"])
+        body = [
+            [f"{row['dim']}, {row['classes']}, {row['batch']}", row["fused_ms"]]
+            + [f"{row['ratio'][c]:.3g} ({row['memory_mib'][c]:.3g} MiB)" for c in columns]
+            for row in rows
+        ]
+        yield table(["dim, classes, batch", "fused, ms", *columns], body)
     if million := results.get("million"):
         yield "A step at one million classes, dim 128, batch 64: beyond the parameters and their gradient"
         body = [
@@ -328,6 +375,7 @@ def main() -> None:
     every = list(range(len(ROWS)))
     parser.add_argument("--rows", nargs="+", type=int, choices=every, default=every, help="sizes of the step")
     parts = ["step", "memory", "prediction", "million"]
+    parts += ["fused"] if hasattr(F, "linear_cross_entropy") else []
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--json", type=Path, help="add the figures to this file")
     options = parser.parse_args()
@@ -340,6 +388,7 @@ def main() -> None:
         "memory": lambda: measure_memory(options.heads),
         "prediction": lambda: measure_prediction(options.heads, options.repeats),
         "million": lambda: measure_million(options.heads),
+        "fused": lambda: measure_fused(options.repeats),
     }
     results = {part: measures[part]() for part in options.only}
     print("\n\n".join(report(results, options.heads, options.compile)))

@@ -15,12 +15,13 @@ from spaceform.heads import HEADS, StochasticHead
 
 DIM, CLASSES, BATCH = 16, 7, 5
 
+NO_FUNCTIONS_OF_TENSORS = {"bootstrap", "r_auroc", "tree_distances"}
 READ_BY_THE_CPU = {
-    name for name in metrics.__all__ if not isinstance(getattr(metrics, name), type) and name != "bootstrap"
+    name
+    for name in metrics.__all__
+    if not isinstance(getattr(metrics, name), type) and name not in NO_FUNCTIONS_OF_TENSORS
 }
-"""Metrics: their last step is a sum in float64 on the CPU, one copy of one number an example. `bootstrap`
-takes a metric, and is no function of tensors alone.
-"""
+"""Metrics: their last step is a sum in float64 on the CPU, one copy of one number an example."""
 
 
 def on_meta(*shape: int, **kwargs: object) -> Tensor:
@@ -106,12 +107,14 @@ def arguments(name: str) -> tuple[object, ...]:
         "calibration_error": of_probabilities,
         "reliability": of_probabilities,
         "set_coverage": (on_meta(BATCH, CLASSES, dtype=torch.bool), y),
+        "mistake_distance": (p, y, on_meta(CLASSES, CLASSES)),
+        "expected_tree_distance": (p, y, on_meta(CLASSES, CLASSES)),
         "set_size": (on_meta(BATCH, CLASSES, dtype=torch.bool),),
         "map_at_r": (z, y),
         "retrieval": (z, y),
-        "expected_retrieval": (z, y),
+        "expected_retrieval": (z[None], y),
         "few_shot_accuracy": (z, y),
-        "r_auroc": (score, None),
+        "accept_threshold": (score, 0.1),
         "ood_auroc": (score, score),
         "ood_fpr": (score, score),
     }.get(name, of_scores)

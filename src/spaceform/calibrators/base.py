@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.calibrators._fit import Examples
-from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_floats, as_labels
 
 _C = TypeVar("_C", bound="Calibrator")
 
@@ -135,11 +135,15 @@ def _with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tenso
 
 
 def _tensor(x: TensorOrArray, name: str, ndims: tuple[int, ...]) -> Tensor:
-    """As it is while a graph is traced; elsewhere checked, with its gradient."""
+    """As it is while a graph is traced; elsewhere checked, with its gradient.
+
+    Values are looked at on the CPU only: a look at another device would wait for it.
+    """
     if torch.compiler.is_compiling():
         assert isinstance(x, Tensor)
         return x
-    checked = as_finite(x, name, ndims)
+    on_cpu = not isinstance(x, Tensor) or x.device.type == "cpu"
+    checked = as_finite(x, name, ndims) if on_cpu else as_floats(x, name, ndims)
     return x.to(checked.dtype) if isinstance(x, Tensor) else checked
 
 
@@ -148,7 +152,7 @@ def _check_confidence(κ: Float[Tensor, " batch"], batch: int) -> None:
         return
     if len(κ) != batch:
         raise ValueError(f"confidence has {len(κ)} entries for {batch} examples; the lengths must agree")
-    if bool(κ.min() < 0):
+    if κ.device.type == "cpu" and bool(κ.min() < 0):
         raise ValueError(f"confidence must not be negative, got {κ.min().item():.4g}; pass a norm")
 
 

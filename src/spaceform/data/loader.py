@@ -68,7 +68,11 @@ def train_batches(
     loader = _photo_loader(dataset, how, _Keyed(sampler), workers, device)
     for (inputs, index), number in zip(loader, range(sampler.start, sampler.episodes), strict=True):
         y = targets[index]
-        yield Batch(inputs.to(device, non_blocking=True), y.to(device), len(sampler.episode(number)))
+        yield Batch(
+            inputs.to(device, non_blocking=True),
+            y.to(device, non_blocking=True),
+            len(sampler.episode(number)),
+        )
 
 
 def evaluation_batches(

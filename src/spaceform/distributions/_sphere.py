@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spaceform.distributions._inversion import fold_rows, unfold_rows
 from spaceform.special._autograd import first_order
+from spaceform.special._precision import no_autocast
 
 # Below this dimension |g|² − (g·μ)² loses the norm of the tangent part, and it is formed explicitly.
 _EXPLICIT = 16
@@ -111,9 +112,7 @@ def place(
     """Unit vectors at the angles (cos θ, sin θ) from `loc`, in uniform tangent directions."""
     batch, dim = loc.shape[:-1], loc.shape[-1]
     shape = (prod(cos.shape[: cos.ndim - len(batch)]), prod(batch))
-    with torch.autocast(
-        loc.device.type, enabled=False
-    ):  # a product in half precision would lose the unit length
+    with no_autocast(loc):  # a product in half precision would lose the unit length
         z, _ = _Place.apply(loc.reshape(-1, dim), cos.reshape(shape), sin.reshape(shape), generator)
     return z.reshape(*cos.shape, dim)
 

@@ -20,10 +20,10 @@ from spaceform.heads._checks import (
     is_positive_integer,
 )
 from spaceform.heads._kernels.class_shard import ClassShard, TopK
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.heads.declaration import Range, Start
 from spaceform.heads.soft_labels import SoftLabels, TrainingLogits, soft_cross_entropy
+from spaceform.special._precision import no_autocast
 
 _TAU = math.log(1e8)
 

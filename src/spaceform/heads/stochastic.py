@@ -9,10 +9,10 @@ from torch import Generator, Tensor, nn
 
 from spaceform.heads._checks import is_positive_integer
 from spaceform.heads._kernels.fixed_noise import FixedNoise
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.base import Head
 from spaceform.heads.soft_labels import SoftLabels
 from spaceform.special._autograd import refuse_gradient
+from spaceform.special._precision import no_autocast
 
 DRAWS = 64
 """Fixed draws of a stochastic head's prediction, unless its `draws` is set."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from spaceform.heads._checks import checked_labels, is_positive_integer
 from spaceform.heads._kernels.margin import Margin
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
 from spaceform.heads.margins import MarginHead, check_angle
+from spaceform.special._precision import no_autocast
 
 
 @final

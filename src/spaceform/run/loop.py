@@ -94,6 +94,8 @@ def _fit(
         model = build_model(recipe, len(parts.classes), parts.input_shape, net)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
+        if recipe.channels_last:
+            model.net = model.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if shard_classes:
             split_classes(model, fabric, recipe)
         groups = parameter_groups(model.net, model.head, recipe.optim)

@@ -144,6 +144,8 @@ class Recipe(Value):
     schedule: Schedule = Field(default_factory=lambda: Schedule.model_validate({}))
     budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
+    channels_last: bool = False
+    """Whether images lie in memory with their channels last, which convolutions on GPUs prefer."""
     seed: Natural = 0
 
     @model_validator(mode="after")

@@ -20,8 +20,8 @@ from torch import Generator, Tensor
 
 from spaceform.heads._kernels.class_shard import ClassShard, located
 from spaceform.heads._kernels.evidence import Normalizer
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.special._autograd import first_order
+from spaceform.special._precision import no_autocast
 
 # Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
 _BLOCK = 2**16

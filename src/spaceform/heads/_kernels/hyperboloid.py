@@ -15,9 +15,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry.hyperbolic import MARGIN
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.special._autograd import first_order
+from spaceform.special._precision import no_autocast
 
 RADIUS = 2 * math.atanh(1 - MARGIN)
 """Points are not taken farther from the origin than R = 7.6, as in the Poincaré ball."""

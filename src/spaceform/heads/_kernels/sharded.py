@@ -8,9 +8,9 @@ from torch import Tensor
 
 from spaceform.heads._kernels.class_shard import ClassShard
 from spaceform.heads._kernels.margin import NO_MARGIN, Margin
-from spaceform.heads._kernels.precision import no_autocast
 from spaceform.heads._kernels.softmax import centres_of, chunk_size, log_sums, streamed_backward
 from spaceform.special._autograd import first_order
+from spaceform.special._precision import no_autocast
 
 
 def sharded_cross_entropy(

@@ -20,7 +20,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target, with_margin
-from spaceform.heads._kernels.precision import no_autocast
+from spaceform.special._precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
