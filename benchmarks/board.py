@@ -49,7 +49,7 @@ def sets(data: Path, only: Sequence[str] = (), without: Sequence[str] = ()) -> l
     """What `sets.json` says of the sets that are asked for, the smallest file first."""
     found = json.loads((data / "sets.json").read_text("utf-8"))
     known = {one["name"] for one in found}
-    for name in (*only, *without):
+    for name in only:
         if name not in known:
             sys.exit(f"error: there is no set {name!r} in {data}; choose from {', '.join(sorted(known))}")
     chosen = [one for one in found if (not only or one["name"] in only) and one["name"] not in without]
