@@ -16,7 +16,7 @@ from archive import RESULTS, load
 from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
 from spaceform.study.summary import standard_error
-from spaceform.study.verdict import GOALS, Outputs, decide, evidence_from
+from spaceform.study.verdict import GOALS, ItemOutputs, decide, evidence_from
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
@@ -271,7 +271,7 @@ def _best(study: str, metric: str) -> set[str]:
     found = results(study).dropna(subset=[metric])
     runs = {
         label: {
-            int(seed): Outputs(figures={metric: float(v)})
+            int(seed): ItemOutputs(figures={metric: float(v)})
             for seed, v in zip(own["seed"], own[metric], strict=True)
         }
         for label, own in found.groupby("label", sort=False)

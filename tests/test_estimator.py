@@ -293,3 +293,38 @@ def test_errors_name_the_remedy(digits) -> None:
         quick().fit(np.where(X > 15, np.nan, X), y)
     with pytest.raises(ValueError, match=r"head must be one of .*, got 'vfm'"):
         SpaceformClassifier("vfm").fit(X, y)
+
+
+# Decisions
+
+
+@pytest.mark.parametrize("head", ["cosine", "vmf"])
+def test_sets_cover_and_known_rows_are_rarely_refused(head: str) -> None:
+    """Within 6 points of what is asked, on 450 new rows of digits with noise; three folds are held out."""
+    X, y = load_digits(return_X_y=True)
+    X = X + 4 * np.random.default_rng(0).standard_normal(X.shape)
+    model = SpaceformClassifier(head, search=1, hidden=64, epochs=8, random_state=0).fit(X[:1300], y[:1300])
+    members = model.predict_set(X[1300:], coverage=0.9)
+    assert members.shape == (len(y) - 1300, 10)
+    covered = members[np.arange(len(members)), y[1300:]].mean()
+    assert abs(covered - 0.9) < 0.06
+    assert members.sum() < model.predict_set(X[1300:], coverage=0.98).sum()
+    refused = model.unknown(X[1300:], share=0.1)
+    assert refused.dtype == bool
+    assert refused.mean() < 0.2
+    assert model.unknown(np.full((1, 64), 8.0), share=0.1).shape == (1,)
+
+
+def test_promises_need_rows_held_out_and_shares_between_0_and_1() -> None:
+    X, y = load_digits(return_X_y=True)
+    model = SpaceformClassifier(search=1, hidden=0, epochs=1, random_state=0)
+    with pytest.raises(ValueError, match="predict_set needs rows that fit held out, and there are none"):
+        clone(model).set_params(validation_fraction=0).fit(X[:200], y[:200]).predict_set(X)
+    model.fit(X[:200], y[:200])
+    for coverage in (0.0, 1.0):
+        with pytest.raises(ValueError, match="coverage must lie between 0 and 1, both excluded, got"):
+            model.predict_set(X, coverage=coverage)
+    with pytest.raises(ValueError, match=r"a coverage of 0.999 needs at least 999 held-out items, got 200"):
+        model.predict_set(X, coverage=0.999)
+    with pytest.raises(ValueError, match=r"refusing a share of 0.001 needs at least 999 held-out items"):
+        model.unknown(X, share=0.001)

@@ -27,6 +27,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from spaceform.decisions import LeastAmbiguousSets, Refusal
+from spaceform.decisions.unknown import energy
 from spaceform.engine import Candidate, Rows, Training, TrainingSplit, Trial, finish, parts_of, refit, search
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
@@ -160,6 +162,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self.n_iter_ = found.fitted.best_epoch
             if self.calibrate:
                 self.calibrator_ = found.fitted.calibrator()
+            self._held_out = (found.fitted.logits.cpu(), found.fitted.held_out[0].cpu())
             model = finish(self.head, self.candidate_, found.fitted, rows, **fixed)
         else:
             self.candidate_, self.trials_, self.loss_curve_ = candidates[0], [], []
@@ -245,6 +248,36 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """How sure the network is of each embedding: its norm, or its concentration. Not a probability."""
         return self._for_rows(X, lambda x: self.head_.confidence(self._model.embed(x)))
 
+    def predict_set(self, X: Features, *, coverage: float = 0.9) -> _Array:
+        """Sets of classes that hold the true one with this probability: (rows, classes), true for members.
+
+        Some sets are empty where the model is right more often than that. The promise comes from the rows
+        that `fit` held out, whatever their weights, and from models that had not seen them; the last model
+        has seen more rows, so the promise is approximate.
+        """
+        logits, labels = self._promised_by("predict_set")
+        sets = LeastAmbiguousSets(coverage).fit(log_mean_softmax(logits).exp(), labels)
+        p = self._for_rows(X, lambda x: log_mean_softmax(self._model.logits(x)).exp())
+        members: _Array = sets(p / p.sum(1, keepdims=True)).numpy()
+        return members
+
+    def unknown(self, X: Features, *, share: float = 0.05) -> _Array:
+        """Which rows are of no known class, by their energy; about this share of known rows is, too."""
+        logits, _ = self._promised_by("unknown")
+        refusal = Refusal(share).fit(energy(logits))
+        found: _Array = refusal(self._for_rows(X, lambda x: energy(self._model.logits(x)))).numpy()
+        return found
+
+    def _promised_by(self, method: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of the rows held out."""
+        check_is_fitted(self, "_model")
+        if not hasattr(self, "_held_out"):
+            raise ValueError(
+                f"{method} needs rows that fit held out, and there are none; fit with validation_fraction "
+                "above 0 and at least three rows of each class"
+            )
+        return self._held_out
+
     @property
     def _n_features_out(self) -> int:
         return int(self.head_.dim)
@@ -277,7 +310,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def _forget(self) -> None:
         """Whatever an earlier fit left; and a new seed."""
-        for name in ("_model", "_run", "calibrator_"):
+        for name in ("_model", "_run", "_held_out", "calibrator_"):
             self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
 

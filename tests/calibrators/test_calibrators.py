@@ -11,7 +11,6 @@ from spaceform.calibrators import (
     NormAwareTemperature,
     TemperatureScaling,
     VectorScaling,
-    choose,
 )
 from spaceform.calibrators import _fit as _calibration_fit
 
@@ -205,27 +204,6 @@ def test_norm_aware_scales_with_the_norm_and_falls_back_to_plain():
     for flat in (torch.ones(500), torch.zeros(500)):
         plain = TemperatureScaling().fit(logits, y)(logits)
         torch.testing.assert_close(NormAwareTemperature().fit(logits, y, flat)(logits, flat), plain)
-
-
-@pytest.mark.parametrize("falls", [False, True])
-def test_the_norm_is_chosen_where_it_clearly_helps(falls):
-    logits, y, κ = norm_data(falls=falls)
-    chosen = choose(logits, y, κ)
-    same(chosen, NormAwareTemperature().fit(logits, y, κ))
-    some = slice(0, 25)  # too few to be sure
-    assert choose(logits[some], y[some], κ[some]).name == "temperature"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_norm_that_says_nothing_is_not_chosen(seed):
-    logits, y = mixed(300)
-    chosen = choose(logits, y, gaussian(300, seed=seed + 100).exp())
-    same(chosen, TemperatureScaling().fit(logits, y))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 6])
-def test_so_few_examples_choose_plain_temperature(n):
-    assert choose(gaussian(n, 4), torch.arange(n) % 4, torch.ones(n)).name == "temperature"
 
 
 @pytest.mark.parametrize("draws", [1, 4])

@@ -13,9 +13,9 @@ from spaceform.calibrators import (
     CALIBRATORS,
     Isotonic,
     NormAwareTemperature,
+    StructuredScaling,
     TemperatureScaling,
     VectorScaling,
-    choose,
 )
 from spaceform.calibrators.isotonic import isotonic_corners
 
@@ -55,10 +55,10 @@ def test_right_answers_count_by_their_weight():
     assert p.amax(1).mean().item() == pytest.approx(101 / 102, abs=1e-9)
 
 
-def test_the_choice_follows_the_weights(examples):
+def test_fewer_examples_leave_more_as_trained(examples):
     logits, y, κ = examples
-    assert choose(logits, y, κ).name == "norm_aware_temperature"
-    assert choose(logits, y, κ, torch.full((N,), 0.1)).name == "temperature"  # 24 examples are too few
+    many, few = (StructuredScaling().fit(logits, y, κ, torch.full((N,), w)) for w in (1.0, 0.1))
+    assert few.as_trained > many.as_trained + 0.05  # 24 examples say less than 240
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_probabilities_are_those_of_the_run(runs, images, head: str, tmp_path: P
     ("head", "calibrator"),
     [
         ("vmf", "norm_aware_temperature"),
-        ("power_spherical", "temperature"),
+        ("power_spherical", "structured"),
         ("hyperbolic", "vector"),
         ("standard", "temperature"),
         ("cosine", None),

@@ -24,6 +24,7 @@ from spaceform.engine import (
     temperature_of,
     weighted_nll,
 )
+from spaceform.engine.training import Training
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets.features import Pieces, Standardised
@@ -112,6 +113,20 @@ def test_finishing_learns_from_the_rows_that_were_held_out_and_leaves_the_rehear
     assert torch.equal(found.models[0].logits(held_out.x), before)
     after = weighted_nll(model.logits(held_out.x), held_out.y, held_out.weight)
     assert after < weighted_nll(before, held_out.y, held_out.weight)
+
+
+@pytest.mark.parametrize("head", ["standard", "hyperbolic", "vmf"])
+def test_finishing_has_the_rates_that_training_began_with(head):
+    """Weights that have grown do not take larger steps for it; a few per cent are another random start."""
+    train, held_out = digits(300)
+    model = fit(head, replace(SHORT, epochs=1), train, held_out, seed=0, classes=10).models[0]
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.mul_(10)
+    rows = train.seen_by(model.net.inputs)
+    new, on = (Training(head, SHORT, rows, seed=0, classes=10, start=start) for start in (None, model))
+    begun, now = ([group.relative for group in one.optimizer._groups] for one in (new, on))
+    assert now == pytest.approx(begun, rel=0.1)
 
 
 def test_after_folds_a_new_model_learns_all_rows():

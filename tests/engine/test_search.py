@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits, load_wine
 
 from spaceform.engine import Candidate, NothingTrained, Rows, Trial, folds, parts_of, rehearse, search, space
-from spaceform.heads import HEADS
+from spaceform.heads import HEADS, Choice
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +47,18 @@ def test_the_first_candidate_has_the_defaults_and_all_values_are_tried():
     assert found[0].options == {"beta": 16.0, "learn_beta": True}
     assert {c.options["beta"] for c in found} == {16.0, 4.0, 64.0}
     assert {c.options["learn_beta"] for c in found} == {True, False}
+
+
+@pytest.mark.parametrize("head", list(HEADS))
+def test_every_option_that_a_head_declares_is_searched(head):
+    """Margins, curvatures, centres: all ends of a range and all choices are among the 16 candidates."""
+    found = space(head, 384, 20, 9000)
+    for option, declared in HEADS[head].searched.items():
+        tried = {candidate.options[option] for candidate in found}
+        wanted = declared.values if isinstance(declared, Choice) else (declared.low, declared.high)
+        assert set(wanted) <= tried
+    if "margin" in HEADS[head].options():
+        assert len({candidate.options["margin"] for candidate in found}) >= 3
 
 
 def test_the_best_trial_has_the_lowest_loss_and_later_rungs_have_fewer_candidates():

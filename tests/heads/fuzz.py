@@ -22,6 +22,7 @@ def made(name: str, random: torch.Generator) -> Head:
         "curvature": lambda: one_of((1e-6, 1e-3, 1.0, 10.0)),
         "learn_curvature": lambda: one_of((False, True)),
         "clip": lambda: one_of((None, 1.0)),
+        "scale": lambda: one_of((1.0, 4.0)),
         "beta": lambda: one_of((0.1, 16.0, 1e3)),
         "margin": lambda: one_of((0.0, 0.4)),
     }

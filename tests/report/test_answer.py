@@ -166,8 +166,7 @@ def test_search_cost_and_plan_are_shown(contents, page) -> None:
     ]
     assert part.made.said[1:] == [
         "Seeds: 2 of each head.",
-        "After round 2 it stopped: for every goal the expected loss of the choice is below half of what "
-        "matters.",
+        "After round 2 it stopped: more seeds would hardly change the choice of any goal.",
     ]
 
 

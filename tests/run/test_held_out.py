@@ -12,6 +12,7 @@ from short_runs import tiny
 from spaceform import data
 from spaceform.metrics import set_coverage
 from spaceform.run.evaluate import evaluate
+from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
 from spaceform.run.held_out import as_trained
 from spaceform.run.predict import predict
@@ -114,3 +115,25 @@ def test_a_missing_or_damaged_file_is_told(run, unseen, tmp_path):
     kept.unlink()
     with pytest.raises(RecipeError, match=r"there is no .*held_out.npz, on which sets and refusals rest"):
         predict(Run.load(tmp_path / "copy"), [unseen[0]], unknown=0.1)
+
+
+@pytest.mark.compiled
+def test_an_exported_graph_gives_the_sets_of_predict(run, unseen, tmp_path):
+    """All but one in a thousand members: one that lies at the threshold may fall on its other side."""
+    path, _ = unseen
+    found = predict(run, [path], coverage=0.9, unknown=0.1)
+    x = torch.from_numpy(np.load(path)["X"]).float() / 255
+    export(run, tmp_path / "model.pt2", coverage=0.9, unknown=0.1)
+    outputs = torch.export.load(tmp_path / "model.pt2").module()(x)
+    assert [tuple(o.shape[1:]) for o in outputs[3:]] == [(10,), ()]
+    assert (outputs[3] != found.sets).double().mean() <= 1e-3
+    assert (outputs[4] != found.unknown).double().mean() <= 1e-2
+    assert graph(run, coverage=0.9).outputs == ("probabilities", "confidence", "embedding", "set")
+    assert len(graph(run)(x[:2])) == 3
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, 1.5])
+def test_an_exported_graph_refuses_an_impossible_coverage(run, tmp_path, coverage):
+    with pytest.raises(ValueError, match="coverage must lie between 0 and 1, both excluded, got"):
+        export(run, tmp_path / "model.pt2", coverage=coverage)
+    assert not (tmp_path / "model.pt2").exists()

@@ -70,7 +70,9 @@ def test_one_prediction_everywhere(runs, head: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(other, wanted[: len(other)], rtol=2e-6, atol=1e-6, err_msg=name)
     session = onnxruntime.InferenceSession(str(export(run, tmp_path / "m.onnx")))
     (other,) = session.run(["probabilities"], {"inputs": x.float().numpy() / 255})
-    np.testing.assert_allclose(other, expected["auto"], rtol=2e-6, atol=1e-6)
+    # The logits of LORENTZ are exact to 1e-5 in single precision: their inner products cancel.
+    rtol = 1e-5 if run.recipe.head.name == "lorentz" else 2e-6
+    np.testing.assert_allclose(other, expected["auto"], rtol=rtol, atol=1e-6)
 
 
 def test_predicting_copies_nothing(runs, images, monkeypatch) -> None:

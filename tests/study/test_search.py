@@ -11,7 +11,7 @@ from spaceform.run.recipe import QUICK, RecipeError, flatten, load, replace
 from spaceform.study.processes import Processes
 from spaceform.study.search import _open as open_study
 from spaceform.study.search import search_head, standing, to_toml, trials_of
-from spaceform.study.space import RATES, space
+from spaceform.study.space import RATES, space, starting_point
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def test_the_space_makes_valid_recipes_and_holds_the_start(head, sampler):
         assert flatten(replace(recipe, params)) | params == flatten(replace(recipe, params))
     if sampler == "tpe":
         for key, distribution in distributions.items():
-            assert distribution._contains(distribution.to_internal_repr(flatten(recipe)[key]))
+            assert distribution._contains(distribution.to_internal_repr(starting_point(recipe)[key]))
     else:
         assert all(d.choices == RATES[key] for key, d in distributions.items() if key in RATES)
         assert all(len(d.choices) > 1 for d in distributions.values())

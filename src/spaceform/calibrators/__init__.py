@@ -11,13 +11,14 @@ probabilities instead would undo the averaging.
 
 Minimised is the mean negative log-likelihood. For one draw it is convex in β and in all that enters β
 linearly; with several draws the minimum is sought from the best point of a wide scan, and every step must
-decrease it.
+decrease it. `StructuredScaling` is what runs predict with: it starts from the averaged probabilities,
+checks each of its parts by cross-validation, and leaves alone what it cannot improve.
 """
 
 from spaceform.calibrators.base import Calibrator
-from spaceform.calibrators.choose import choose
 from spaceform.calibrators.isotonic import Isotonic
 from spaceform.calibrators.norm_aware import NormAwareTemperature
+from spaceform.calibrators.structured import StructuredScaling
 from spaceform.calibrators.temperature import TemperatureScaling
 from spaceform.calibrators.vector import VectorScaling
 
@@ -26,11 +27,12 @@ __all__ = [
     "Calibrator",
     "Isotonic",
     "NormAwareTemperature",
+    "StructuredScaling",
     "TemperatureScaling",
     "VectorScaling",
-    "choose",
 ]
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
-    kind.name: kind for kind in (TemperatureScaling, NormAwareTemperature, VectorScaling, Isotonic)
+    kind.name: kind
+    for kind in (TemperatureScaling, NormAwareTemperature, VectorScaling, Isotonic, StructuredScaling)
 }

@@ -1,4 +1,4 @@
-"""The commands of one run: train, evaluate, predict, embed, export. Arguments in, calls out."""
+"""The commands of one run: train, evaluate, predict, embed, match, export. Arguments in, calls out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ Chosen = Annotated[
     typer.Option(
         "--calibrator",
         help="auto (the best on the validation split, once the run is evaluated), none, temperature, "
-        "norm_aware_temperature, vector, isotonic.",
+        "norm_aware_temperature, vector, isotonic, structured.",
     ),
 ]
 
@@ -34,11 +34,19 @@ OneRecipeSettings = Annotated[
 Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
 DecodeWorkers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+Coverage = Annotated[
+    float | None,
+    typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
+]
+Unknown = Annotated[
+    float | None,
+    typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (train, evaluate, predict, embed, export):
+    for command in (train, evaluate, predict, embed, match, export):
         app.command()(command)
 
 
@@ -117,14 +125,8 @@ def predict(
     reject: Annotated[
         float | None, typer.Option(help="Mark what is less probable than this, for a human.", min=0, max=1)
     ] = None,
-    coverage: Annotated[
-        float | None,
-        typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
-    ] = None,
-    unknown: Annotated[
-        float | None,
-        typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
-    ] = None,
+    coverage: Coverage = None,
+    unknown: Unknown = None,
     calibrator: Chosen = "auto",
 ) -> None:
     """Classify new data: class, calibrated probability and confidence of every item.
@@ -175,6 +177,40 @@ def embed(
     typer.echo(f"{out}: {counted(items, 'embedding')} of dimension {dim}, to be compared by {geometry}")
 
 
+def match(
+    run: Finished,
+    a: Annotated[Path, typer.Argument(metavar="A", help="Images or arrays, as for predict.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare them with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .csv file.")],
+    every: Annotated[bool, typer.Option("--all", help="Compare each of A with each of B.")] = False,
+    at_least: Annotated[float, typer.Option(help="Write pairs of at least this probability.")] = 0.0,
+    false_accept: Annotated[
+        float | None,
+        typer.Option(help="Mark what to accept, so that pairs of two classes are accepted at most so often."),
+    ] = None,
+    prior: Annotated[float, typer.Option(help="The share of pairs that are same, where this is used.")] = 0.5,
+) -> None:
+    """Say how probable it is that items share a class: row by row, or each with each.
+
+    Example: spaceform match runs/vmf-1 new/ known/ --all --at-least 0.9 -o matches.csv
+    """
+    from spaceform.run.finished import Run
+    from spaceform.run.match import match as compare
+
+    found = compare(
+        Run.load(run),
+        a,
+        b,
+        out,
+        every=every,
+        at_least=at_least,
+        false_accept=false_accept,
+        prior=prior,
+    )
+    kept = "" if found.accepted is None else f"; {found.accepted:,} of them to accept"
+    typer.echo(f"{out}: {counted(found.written, 'pair')} of {found.compared:,}{kept}")
+
+
 def export(
     run: Finished,
     out: Annotated[
@@ -182,8 +218,12 @@ def export(
     ],
     calibrator: Chosen = "auto",
     draws: Annotated[int, typer.Option(help="Fixed draws of a stochastic head; even.", min=2)] = 64,
+    coverage: Coverage = None,
+    unknown: Unknown = None,
 ) -> None:
     """Write net, head and calibrator as one graph: probabilities, confidence and embedding.
+
+    With --coverage the graph has an output `set` too, and with --unknown an output `unknown`.
 
     What was written is read back and compared with the run before the command ends.
 
@@ -194,14 +234,25 @@ def export(
     from spaceform.run.finished import Run
 
     loaded = Run.load(run)
-    write(loaded, out, calibrator=None if calibrator == "none" else calibrator, draws=draws)
+    write(
+        loaded,
+        out,
+        calibrator=None if calibrator == "none" else calibrator,
+        draws=draws,
+        coverage=coverage,
+        unknown=unknown,
+    )
     if calibrator == "auto":
         calibrator = loaded.best_calibrator or "none"
     one = input_shape(loaded)
     shape = ", ".join(map(str, ("batch", *one)))
     scale = " of 0 to 1" if len(one) == 3 else ""
+    more = "".join(
+        f", {name}" for name, asked in (("set", coverage), ("unknown", unknown)) if asked is not None
+    )
     typer.echo(
-        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding; calibrator: {calibrator}"
+        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding{more}; "
+        f"calibrator: {calibrator}"
     )
 
 

@@ -4,7 +4,14 @@ the probability that two items share a class.
 
 from spaceform.decisions.choose_unknown import UNKNOWN_SCORES, ChosenScore, Known, choose_unknown
 from spaceform.decisions.norm_aware_sets import NormAwareSets
-from spaceform.decisions.pairs import PAIRS, Pairs, SimilarityPairs, VonMisesFisherPairs, vmf_log_ratio
+from spaceform.decisions.pairs import (
+    PAIRS,
+    Pairs,
+    SimilarityPairs,
+    VonMisesFisherPairs,
+    pairs_for,
+    vmf_log_ratio,
+)
 from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
 from spaceform.decisions.sets import PredictionSets
@@ -32,6 +39,7 @@ __all__ = [
     "UnknownScore",
     "VonMisesFisherPairs",
     "choose_unknown",
+    "pairs_for",
     "vmf_log_ratio",
 ]
 

@@ -123,6 +123,15 @@ class Pairs(nn.Module, ABC):
         """The calibrated ratio of each of z1 with each of z2."""
         return self._lined(self._of_members(*self._members(z1, z2), False))
 
+    def of_labelled(
+        self, z: TensorOrArray, y: TensorOrArray
+    ) -> tuple[Float[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
+        """The calibrated ratio of pairs of labelled items, at most 50,000 of a kind, and which are same."""
+        x = _embeddings(z, "z", (2,)).cpu()
+        first, second, same = pair_rows(as_labels(y, "y", len(x)).cpu())
+        blocks = zip(first.split(_BLOCK), second.split(_BLOCK), strict=True)
+        return torch.cat([self(x[i].double(), x[j].double()) for i, j in blocks]), same
+
     def same(self, z1: TensorOrArray, z2: TensorOrArray, *, prior: float = 0.5) -> Float[Tensor, " batch"]:
         """The probability that aligned pairs share a class, where a share `prior` of all pairs does."""
         odds = torch.tensor(checked_share(prior, "prior"), dtype=torch.float64).logit()
@@ -248,6 +257,15 @@ class SimilarityPairs(Pairs):
         self, a: Float[Tensor, "n dim"], b: Float[Tensor, "m dim"], aligned: bool
     ) -> Float[Tensor, "..."]:
         return self.geometry.similarity(a, b) if aligned else self.geometry.pairwise(a, b)
+
+
+def pairs_for(geometry: Geometry) -> Pairs:
+    """The model for embeddings of a geometry: exact on the sphere, elsewhere a line in the distance.
+
+    For classes that are normal with one variance, spread widely, the exact ratio falls with the squared
+    distance; a line in the distance itself is less sure of pairs that lie far apart, as they are in practice.
+    """
+    return VonMisesFisherPairs() if isinstance(geometry, Sphere) else SimilarityPairs(geometry)
 
 
 PAIRS: dict[str, type[Pairs]] = {kind.name: kind for kind in (VonMisesFisherPairs, SimilarityPairs)}

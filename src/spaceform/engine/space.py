@@ -139,11 +139,16 @@ def _varied(net: _Net, round_: int) -> _Net:
 
 
 def _options(choices: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:
-    """Defaults for every other candidate; the others take turns through the values, one option faster."""
+    """Defaults for every other candidate; the others take turns through the values, one option faster.
+
+    The turn of a third option would not come among a few candidates: it is as fast as the first.
+    """
+    found = {name: values[0] for name, values in choices.items()}
     if i % 2 == 0:
-        return {name: values[0] for name, values in choices.items()}
-    turn, found = i // 2 + 1, {}
-    for name, values in choices.items():
-        found[name] = values[turn % len(values)]
+        return found
+    turn = first = i // 2 + 1
+    varied = [(name, values) for name, values in choices.items() if len(values) > 1]
+    for place, (name, values) in enumerate(varied):
+        found[name] = values[(turn if place < 2 else first) % len(values)]
         turn //= len(values)
     return found

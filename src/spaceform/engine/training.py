@@ -87,8 +87,11 @@ class Training:
         set_draws(self.head, WATCHING_DRAWS)
         self._lent = False
         groups = [RatedParameters([*self.net.parameters()], 1.0, candidate.weight_decay)]
-        for group in self.head.parameter_groups():
-            relative = _relative_size(group["params"], self.net.dim, classes)
+        # By the size at the start also where training goes on: weights that have grown to seven times of it
+        # would take steps of seven times the size, and a finished model be worse than it was.
+        new = self.head if start is None else _new_head(head, candidate, self.net.dim, classes, seed)
+        for group, started in zip(self.head.parameter_groups(), new.parameter_groups(), strict=True):
+            relative = _relative_size(started["params"], self.net.dim, classes)
             decay = 0.0 if group["name"] in _STEADY else candidate.weight_decay
             groups.append(RatedParameters(group["params"], relative, decay))
         self.optimizer = FusedAdamW(groups)
@@ -179,6 +182,14 @@ def _built(
         step = -(-len(rows) // _SEEN)
         made.prepare(body.prepare(rows.x[::step], rows.weight[::step]))
     return body, made
+
+
+def _new_head(head: str | type[Head], candidate: Candidate, dim: int, classes: int, seed: int) -> Head:
+    """A head as it starts, without a look at rows."""
+    make = HEADS[head] if isinstance(head, str) else head
+    with _building, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(dim, classes, **candidate.options)
 
 
 def _copied(model: FeaturesModel) -> tuple[FeatureBody, Head]:

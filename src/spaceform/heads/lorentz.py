@@ -26,7 +26,7 @@ from spaceform.heads._kernels.hyperboloid import (
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights
 from spaceform.heads.curvature import Curvature
-from spaceform.heads.declaration import LogUniform, Start
+from spaceform.heads.declaration import Choice, LogUniform, Start
 from spaceform.heads.soft_labels import TrainingLogits
 
 
@@ -45,7 +45,7 @@ class LorentzHead(DeterministicHead):
 
     name, title = "lorentz", "Lorentz"
     compared = False
-    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-1)})
+    searched = MappingProxyType({"curvature": LogUniform(1e-5, 1e-1), "clip": Choice((None, 10.0, 30.0))})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-3}),

@@ -115,8 +115,8 @@ _TERMS = {
     "model that is sure and wrong pays much. Lower is better.",
     "calibration error": "how far the stated probability is from how often it is right: the root mean square "
     "of the gaps over 15 bins with equally many items (the paper's ECE). 0 is best.",
-    "after calibration": "with the calibrator that `predict` uses: temperature scaling, or a temperature "
-    "that depends on the norm where the validation split shows that to be better.",
+    "after calibration": "with the calibrator that `predict` uses: scales of the classes and a temperature "
+    "that depends on the norm, as far as the validation split shows that they help.",
     "temperature scaling": "the logits are divided by one number, which is fitted on the validation split.",
     "mAP@R": "mean average precision among the R nearest items, where R is the number of other items of the "
     "query's class.",

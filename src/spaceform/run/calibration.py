@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spaceform.calibrators import CALIBRATORS, Calibrator, choose
+from spaceform.calibrators import CALIBRATORS, Calibrator, StructuredScaling
 
 CALIBRATORS_FILE = "calibrators.json"
 
@@ -28,15 +28,9 @@ class Calibration:
         y: Int64[Tensor, " items"],
         confidence: Float[Tensor, " items"],
     ) -> "Calibration":
-        """Fit all of `CALIBRATORS`; `calibrators.choose` chooses."""
-        chosen = choose(logit_samples, y, confidence)
-        others = {
-            name: kind().fit(logit_samples, y, confidence)
-            for name, kind in CALIBRATORS.items()
-            if name != chosen.name
-        }
-        fitted = {chosen.name: chosen, **others}
-        return cls(chosen.name, {name: fitted[name] for name in CALIBRATORS})
+        """Fit all of `CALIBRATORS`; predictions use `StructuredScaling`, which checks itself."""
+        fitted = {name: kind().fit(logit_samples, y, confidence) for name, kind in CALIBRATORS.items()}
+        return cls(StructuredScaling.name, fitted)
 
     def to_json(self) -> dict[str, Any]:
         """The name of the chosen one, and the state of each."""

@@ -25,6 +25,7 @@ from spaceform.run.fit import held_out, is_for_features
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
+from spaceform.run.pairs import fit_pairs, verification, write_pairs
 from spaceform.run.predictor import Predictor, blocks
 from spaceform.run.recipe import RecipeError
 
@@ -72,11 +73,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run on its test split, and write what was found into its folder.
 
-    These are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz` and, since a time is not the
-    same twice, `timing.json`.
+    These are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz`, `pairs.safetensors` and,
+    since a time is not the same twice, `timing.json`.
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
-    trained and after each calibrator, fitted on the validation split, which also chooses one for predictions;
+    trained and after each calibrator, fitted on the validation split; predictions use `structured`;
     AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
     test items at most, the same for every run. Probabilities are those that `Run.predict_proba` gives.
 
@@ -84,8 +85,9 @@ def evaluate(
     the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
     follow from `seed`, and `direction` compares what the net emits; `retrieval` says which of the two the
     run is judged by. By what the net emits there are also `r_auroc`, whether the confidence says if the
-    nearest neighbour is right, and under `few_shot` the accuracy of prototypes of 1 and of 5 items, with its
-    95 % interval.
+    nearest neighbour is right, under `few_shot` the accuracy of prototypes of 1 and of 5 items, with its
+    95 % interval, and under `verification` how well pairs of one class are told from pairs of two, by a model
+    that was fitted to pairs of the validation classes (`Run.pairs`).
 
     `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
     since training are refused: the split would be another, and what trained would test.
@@ -214,6 +216,7 @@ def _retrieval(
         **ranks,
         "r_auroc": _number(metrics.r_auroc, head.confidence(z), emitted),
         "few_shot": _few_shot(head, z, y, seed),
+        **_pairs(run, parts, workers, z, y),
     }
     outputs = {
         "embeddings": z,
@@ -223,6 +226,24 @@ def _retrieval(
         "classes": np.array(parts.dataset.classes),
     }
     return found, {name: _array(value) for name, value in outputs.items()}
+
+
+def _pairs(
+    run: Run, parts: Material, workers: int, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]
+) -> dict[str, Any]:
+    """Fit "same or not" to the validation classes, keep it, and say how it does on the test classes."""
+    index = parts.split.val
+    held = _embed(run.model, parts, index, run.device, workers)
+    with torch.inference_mode(False), torch.enable_grad():
+        pairs = fit_pairs(run.model.head.geometry, held.clone(), parts.dataset.labels[index])
+    if pairs is None:
+        return {}
+    write_pairs(pairs, run.path)
+    kept = (z != 0).any(-1).cpu()
+    sizes = y[kept].unique(return_counts=True)[1]
+    if len(sizes) < 2 or int(sizes.max()) < 2:
+        return {}
+    return {"verification": verification(pairs, z.cpu()[kept], y[kept])}
 
 
 def _few_shot(

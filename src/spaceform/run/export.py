@@ -2,7 +2,8 @@
 
 The graph holds the z-score of pixels, the net, the head and, where the run was evaluated, its calibrator: the
 very modules that predict in Python. Stochastic heads predict from fixed draws, so the same input gives the
-same output everywhere. The batch may be of any size.
+same output everywhere. The batch may be of any size. With a coverage the graph also gives the set of classes
+of each item, and with a share to refuse, whether an item is unknown.
 """
 
 import io
@@ -19,6 +20,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.data import Photos
+from spaceform.decisions import PredictionSets, Refusal
+from spaceform.decisions.unknown import energy
+from spaceform.heads.base import log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
 from spaceform.run import files
 from spaceform.run.extraction import photos_of
@@ -30,28 +34,59 @@ OUTPUTS = ("probabilities", "confidence", "embedding")
 
 @final
 class Graph(nn.Module):
-    """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module."""
+    """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module.
 
-    def __init__(self, net: nn.Module, predictor: Predictor, scale: nn.Module | None = None) -> None:
+    After these come the set of classes and "unknown", where their modules are given. Both look at what the
+    head says as trained, as their promises do.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        predictor: Predictor,
+        scale: nn.Module | None = None,
+        *,
+        sets: PredictionSets | None = None,
+        refusal: Refusal | None = None,
+    ) -> None:
         super().__init__()
         self.scale = scale if scale is not None else nn.Identity()
         self.net = net
         self.predictor = predictor
+        self.sets = sets
+        self.refusal = refusal
 
-    def forward(
-        self, inputs: Float[Tensor, "batch *shape"]
-    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"], Float[Tensor, "batch dim"]]:
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what it gives."""
+        more = {"set": self.sets, "unknown": self.refusal}
+        return *OUTPUTS, *(name for name, module in more.items() if module is not None)
+
+    def forward(self, inputs: Float[Tensor, "batch *shape"]) -> tuple[Tensor, ...]:
         z = self.net(self.scale(inputs))
-        return *self.predictor(z), z
+        samples = self.predictor.head.logit_samples(z)
+        found: tuple[Tensor, ...] = (*self.predictor.of_samples(samples, z), z)
+        if self.sets is not None:
+            found += (self.sets(log_mean_softmax(samples).exp()),)
+        if self.refusal is not None:
+            found += (self.refusal(energy(samples)),)
+        return found
 
 
-def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None) -> Graph:
+def graph(
+    run: Run,
+    *,
+    calibrator: str | None = "auto",
+    draws: int | None = None,
+    coverage: float | None = None,
+    unknown: float | None = None,
+) -> Graph:
     """A copy of the run as one module in evaluation mode, on the CPU, in float32.
 
     Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
     one of those that `evaluate` fitted, "auto" for the one it chose, or None for the probabilities as
     trained. Another number of fixed `draws` of a stochastic head gives probabilities a little different from
-    those of `evaluate`.
+    those of `evaluate`. `coverage` and `unknown` are those of `predict`.
     """
     chosen = run.predictor(calibrator).calibrator
     before = run.how if run.frozen is None else run.frozen.sight
@@ -65,7 +100,9 @@ def graph(run: Run, *, calibrator: str | None = "auto", draws: int | None = None
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     narrow = None if chosen is None else deepcopy(chosen).cpu().float()
     net = model.net if run.frozen is None else nn.Sequential(deepcopy(run.frozen.body).cpu(), model.net)
-    return Graph(net, Predictor(model.head, narrow), scale).eval()
+    sets = None if coverage is None else run.held_out.sets(coverage)
+    refusal = None if unknown is None else run.held_out.refusal(unknown)
+    return Graph(net, Predictor(model.head, narrow), scale, sets=sets, refusal=refusal).eval()
 
 
 def input_shape(run: Run) -> tuple[int, ...]:
@@ -98,21 +135,29 @@ def showing(run: Run) -> dict[str, Any] | None:
 
 
 def export(
-    run: Run | str | Path, path: str | Path, *, calibrator: str | None = "auto", draws: int | None = None
+    run: Run | str | Path,
+    path: str | Path,
+    *,
+    calibrator: str | None = "auto",
+    draws: int | None = None,
+    coverage: float | None = None,
+    unknown: float | None = None,
 ) -> Path:
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 
     Images go in as float32 of 0 to 1, channels first; the z-score is in the graph, and so is a pretrained net
     whose features were trained on. The names of the classes go along, and for photos how they are resized and
     cropped: as metadata `classes` and `preprocessing` (JSON) of the ONNX model, as the extra files
-    `classes.json` and `preprocessing.json` of the program; see `showing`. What was written is read back and
-    compared on a batch before it is done.
+    `classes.json` and `preprocessing.json` of the program; see `showing`. With a `coverage` the graph has an
+    output `set` as well, true for the classes in an item's set, and with a share `unknown` to refuse an
+    output `unknown`; both promise what they promise in `predict`. What was written is read back and compared
+    on a batch before it is done.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"path must end in .onnx or .pt2, got {str(path)!r}")
-    module = graph(run, calibrator=calibrator, draws=draws)
+    module = graph(run, calibrator=calibrator, draws=draws, coverage=coverage, unknown=unknown)
     told = {"classes": json.dumps(run.classes)}
     if (how := showing(run)) is not None:
         told["preprocessing"] = json.dumps(how)
@@ -130,11 +175,12 @@ def export(
             files.write_bytes(path, archive.getvalue())
             found = [x.detach().numpy() for x in torch.export.load(path).module()(example)]
         else:
-            found = _write_onnx(program, path, example, told)
+            found = _write_onnx(program, path, example, told, module.outputs)
     with torch.inference_mode():
-        for name, ours, theirs in zip(OUTPUTS, module(example), found, strict=True):
+        for name, ours, theirs in zip(module.outputs, module(example), found, strict=True):
             # The mean: a curve of isotonic regression may jump where rounding moves a probability across.
-            off = float(np.abs(ours.numpy() - theirs).mean() / (1 + np.abs(ours.numpy()).mean()))
+            own = ours.double().numpy()
+            off = float(np.abs(own - theirs).mean() / (1 + np.abs(own).mean()))
             if not off < 1e-4:
                 raise RuntimeError(
                     f"{path} was written, but its output {name!r} differs from the model's by {off:.1e}"
@@ -143,7 +189,11 @@ def export(
 
 
 def _write_onnx(
-    program: torch.export.ExportedProgram, path: Path, example: Tensor, told: dict[str, str]
+    program: torch.export.ExportedProgram,
+    path: Path,
+    example: Tensor,
+    told: dict[str, str],
+    outputs: tuple[str, ...],
 ) -> list[np.ndarray]:
     import onnx
     import onnxruntime
@@ -159,7 +209,7 @@ def _write_onnx(
         program,
         dynamo=True,
         input_names=["inputs"],
-        output_names=list(OUTPUTS),
+        output_names=list(outputs),
         dynamic_shapes={"inputs": {0: "batch"}},
         custom_translation_table=own,
         verbose=False,
@@ -173,7 +223,7 @@ def _write_onnx(
     onnx.checker.check_model(model)
     files.write_bytes(path, model.SerializeToString())
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return [np.asarray(x) for x in session.run(list(OUTPUTS), {"inputs": example.numpy()})]
+    return [np.asarray(x) for x in session.run(list(outputs), {"inputs": example.numpy()})]
 
 
 @final

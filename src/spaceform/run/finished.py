@@ -1,8 +1,8 @@
 """A run is a folder.
 
 `train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
-`metrics.json`, `calibrators.json`, `held_out.npz` and `outputs.npz`. Checkpoints, and then `result.json`,
-keep a fingerprint of the data.
+`metrics.json`, `calibrators.json`, `held_out.npz`, `pairs.safetensors` and `outputs.npz`. Checkpoints, and
+then `result.json`, keep a fingerprint of the data.
 """
 
 import math
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from spaceform import data
 from spaceform.calibrators import Calibrator
+from spaceform.decisions import Pairs
 from spaceform.nets.pretrained import FrozenNet, frozen_net
 from spaceform.run import calibration, stored
 from spaceform.run.calibration import Calibration
@@ -28,6 +29,7 @@ from spaceform.run.frozen import features_of
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
+from spaceform.run.pairs import read_pairs
 from spaceform.run.predictor import Predictor
 from spaceform.run.recipe import Recipe, RecipeError, unknown
 
@@ -121,6 +123,11 @@ class Run:
         """What it says of the validation items, for sets of classes and "unknown"; `evaluate` keeps it."""
         return HeldOut.read(self.path, len(self.classes))
 
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Whether two embeddings share a class: `run.pairs.same(z1, z2)`; `evaluate` keeps it."""
+        return read_pairs(self.path, self.model.head.geometry)
+
     @property
     def calibrators(self) -> Mapping[str, Calibrator]:
         """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
@@ -128,12 +135,12 @@ class Run:
 
     @property
     def best_calibrator(self) -> str | None:
-        """The name of the one that `calibrators.choose` chose on the validation split; None without any."""
+        """The name of the one that predictions use; None without any."""
         return None if self._calibration is None else self._calibration.chosen
 
     def refresh(self) -> None:
         """Read what `evaluate` writes anew when it is next asked for."""
-        for name in ("metrics", "_calibration", "held_out"):
+        for name in ("metrics", "_calibration", "held_out", "pairs"):
             self.__dict__.pop(name, None)
 
     @property

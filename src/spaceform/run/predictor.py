@@ -34,8 +34,14 @@ class Predictor(nn.Module):
         self, z: Float[Tensor, "batch dim"], generator: Generator | None = None
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
         """(probabilities, confidence); with a generator the draws are random."""
-        confidence = self.head.confidence(z)
         samples = self.head.logit_samples(z, generator=generator)
+        return self.of_samples(samples, z)
+
+    def of_samples(
+        self, samples: Float[Tensor, "draws batch classes"], z: Float[Tensor, "batch dim"]
+    ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
+        """(probabilities, confidence) where the head's logit samples are known already."""
+        confidence = self.head.confidence(z)
         if self.calibrator is None:
             return log_mean_softmax(samples).exp(), confidence
         return self.calibrator(samples, confidence).exp(), confidence

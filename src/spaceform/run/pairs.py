@@ -1,0 +1,71 @@
+"""Whether two items share a class, by a run for retrieval: fitted on pairs of its validation items.
+
+Such a run holds whole classes out for validation, so the promise is about classes that it has never seen.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from spaceform.decisions import Pairs, pairs_for
+from spaceform.geometry import Geometry
+from spaceform.metrics import cllr, eer, min_cllr
+from spaceform.metrics.ranks import items_needed
+from spaceform.run import files
+from spaceform.run.recipe import RecipeError
+
+PAIRS_FILE = "pairs.safetensors"
+_FALSE_ACCEPT = 0.01
+
+
+def fit_pairs(geometry: Geometry, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Pairs | None:
+    """The model of the geometry, fitted; None where there are no pairs of both kinds to learn from."""
+    kept = (z != 0).any(-1)
+    z, y = z[kept].cpu(), y[kept.to(y.device)].cpu()
+    sizes = y.unique(return_counts=True)[1]
+    if len(sizes) < 2 or int(sizes.max()) < 2:
+        return None
+    return pairs_for(geometry).fit(z, y)
+
+
+def write_pairs(pairs: Pairs, folder: Path) -> None:
+    """Keep it with a run."""
+    files.write_tensors(folder / PAIRS_FILE, pairs.state_dict(), {"kind": pairs.name})
+
+
+def read_pairs(folder: Path, geometry: Geometry) -> Pairs:
+    """What `write_pairs` kept."""
+    path = folder / PAIRS_FILE
+    if not path.exists():
+        raise RecipeError(
+            f"there is no {path}, on which matching rests; `spaceform evaluate {folder}` writes "
+            "it for a run that was trained for retrieval"
+        )
+    tensors, state = files.read_tensors(path)
+    found = pairs_for(geometry)
+    if state.get("kind") != found.name:
+        raise RecipeError(
+            f"{path} has pairs of kind {state.get('kind')!r}, and the run's geometry needs {found.name!r}; "
+            f"`spaceform evaluate {folder}` writes it again"
+        )
+    found.load_state_dict(tensors)
+    return found
+
+
+def verification(pairs: Pairs, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> dict[str, Any]:
+    """How well it tells new pairs: EER, Cllr, its least value, and the false accepts at a promise of 1 %."""
+    ratio, same = pairs.of_labelled(z, y)
+    found: dict[str, Any] = {
+        "same_pairs": int(same.sum()),
+        "different_pairs": int((~same).sum()),
+        "eer": float(eer(ratio, same)),
+        "cllr": float(cllr(ratio, same)),
+        "min_cllr": float(min_cllr(ratio, same)),
+    }
+    if len(pairs.different) >= items_needed(_FALSE_ACCEPT):
+        accepted = ratio >= pairs.threshold(_FALSE_ACCEPT)
+        found["false_accept_at_1_percent"] = float(accepted[~same].double().mean())
+        found["false_reject_at_1_percent"] = float((~accepted[same]).double().mean())
+    return found
