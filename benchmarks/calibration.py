@@ -98,9 +98,12 @@ def torch_uncertainty() -> Peer:
 
     def peer(p: np.ndarray, y: np.ndarray) -> Fitted:
         found = TemperatureScaler(model=torch.nn.Identity(), device="cpu")
-        logits = torch.from_numpy(np.log(p)).float()
+        logits = logits_of(p)
         found.fit(DataLoader(TensorDataset(logits, torch.from_numpy(y)), batch_size=len(y)), progress=False)
-        return lambda q: torch.softmax(found(torch.from_numpy(np.log(q)).float()), -1).detach().numpy()
+        return lambda q: torch.softmax(found(logits_of(q)), -1).detach().numpy()
+
+    def logits_of(p: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.log(np.clip(p, 1e-30, 1))).float()
 
     return peer
 
