@@ -6,16 +6,18 @@ A set is `FOLDER/name.npz` with X, y and test (a mask). Of the other rows a fift
 trains on the rest, with its first two candidates (one seed each), and what the model says of both parts is
 kept in CACHE. Calibrators see the held-out fifth and are judged on the test rows. Peers: probmetrics
 (temperature, SVS, SMS, scikit-learn's isotonic regression), netcal, torch-uncertainty; those that are not
-installed are left out. Times are of the processor. Writes results/benchmarks/calibration.json.
+installed are left out. Times are of the processor. Writes results/benchmarks/calibration.json after each run;
+the same command again goes on where it was stopped.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +98,12 @@ def torch_uncertainty() -> Peer:
 
     def peer(p: np.ndarray, y: np.ndarray) -> Fitted:
         found = TemperatureScaler(model=torch.nn.Identity(), device="cpu")
-        logits = torch.from_numpy(np.log(p)).float()
+        logits = logits_of(p)
         found.fit(DataLoader(TensorDataset(logits, torch.from_numpy(y)), batch_size=len(y)), progress=False)
-        return lambda q: torch.softmax(found(torch.from_numpy(np.log(q)).float()), -1).detach().numpy()
+        return lambda q: torch.softmax(found(logits_of(q)), -1).detach().numpy()
+
+    def logits_of(p: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.log(np.clip(p, 1e-30, 1))).float()
 
     return peer
 
@@ -120,18 +125,18 @@ def nll(p: np.ndarray, y: np.ndarray) -> float:
     return float(-np.log(np.clip(p[np.arange(len(y)), y].astype(np.float64), 1e-12, 1)).mean())
 
 
-def run_row(found: dict[str, np.ndarray], peers: dict[str, Peer]) -> dict[str, Any]:
+def run_row(found: dict[str, np.ndarray], peers: dict[str, Peer], ours: Sequence[str]) -> dict[str, Any]:
     """NLL and seconds of a fit, for each calibrator."""
     val, test = (torch.from_numpy(found[f"L_{part}"]) for part in ("val", "test"))
     p, q = (log_mean_softmax(x.double()).exp().numpy() for x in (val, test))
     y, labels = found["y_val"], found["y_test"]
     row: dict[str, Any] = {"held_out": len(y), "classes": p.shape[1]}
     row["nll"], row["seconds"] = {"as trained": nll(q, labels)}, {}
-    for name, kind in CALIBRATORS.items():
+    for name in ours:
         began = time.process_time()
-        ours = kind().fit(val, y, found["k_val"])
+        own = CALIBRATORS[name]().fit(val, y, found["k_val"])
         row["seconds"][name] = time.process_time() - began
-        row["nll"][name] = nll(ours(test, found["k_test"]).exp().numpy(), labels)
+        row["nll"][name] = nll(own(test, found["k_test"]).exp().numpy(), labels)
     for name, peer in peers.items():
         began = time.process_time()
         fitted = peer(p, y)
@@ -169,6 +174,11 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def git_commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -178,6 +188,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--heads", nargs="+", default=["cosine", "arcface", "vmf", "power_spherical"])
     parser.add_argument("--seeds", type=int, default=2, help="at most 4: the candidates of the engine")
+    parser.add_argument("--ours", nargs="+", default=list(CALIBRATORS), choices=list(CALIBRATORS))
     parser.add_argument("--as", dest="kind", default="held out", help="tuning or held out")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/calibration.json"))
     given = parser.parse_args()
@@ -190,26 +201,23 @@ def main() -> None:
             peers[name] = make()
         except ImportError as error:
             print(f"{name} is left out: {error}")
-    rows: dict[str, dict[str, Any]] = {}
-    for name in given.sets:
-        for head in given.heads:
-            for seed in range(given.seeds):
-                row = run_row(said(name, head, seed, given.data, given.cache), peers)
-                rows[f"{name} {head} {seed}"] = row
-                print(name, head, seed, {k: round(v, 4) for k, v in row["nll"].items()}, flush=True)
     written = json.loads(given.out.read_text()) if given.out.exists() else {}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    written[given.kind] = {
-        "command": f"python benchmarks/calibration.py --data FOLDER --cache CACHE {' '.join(given.sets)} "
-        f"--heads {' '.join(given.heads)}",
-        "commit": commit,
-        "summary": summary(rows),
-        "runs": rows,
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(written, indent=1) + "\n")
+    rows: dict[str, dict[str, Any]] = written.get(given.kind, {}).get("runs", {})
+    for name, head, seed in itertools.product(given.sets, given.heads, range(given.seeds)):
+        key = f"{name} {head} {seed}"
+        if key in rows:
+            continue
+        rows[key] = run_row(said(name, head, seed, given.data, given.cache), peers, given.ours)
+        print(key, {k: round(v, 4) for k, v in rows[key]["nll"].items()}, flush=True)
+        written[given.kind] = {
+            "command": f"python benchmarks/calibration.py --data FOLDER --cache CACHE {' '.join(given.sets)} "
+            f"--heads {' '.join(given.heads)} --ours {' '.join(given.ours)}",
+            "commit": git_commit(),
+            "summary": summary(rows),
+            "runs": rows,
+        }
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(written, indent=1) + "\n")
     print(json.dumps(written[given.kind]["summary"], indent=1))
 
 
