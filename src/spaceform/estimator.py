@@ -1,17 +1,15 @@
 """A scikit-learn classifier: the engine for features, with a head of any geometry."""
 
 import copy
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse, sparray, spmatrix
+from scipy.sparse import sparray, spmatrix
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -30,6 +28,7 @@ from torch import Tensor
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.decisions.unknown import energy
 from spaceform.engine import Candidate, Rows, Training, TrainingSplit, Trial, finish, parts_of, refit, search
+from spaceform.engine.matrices import blocks, dense_rows, merged
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
@@ -41,9 +40,6 @@ Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
 """What `search="auto"` tries on a table: nets with pieces, without, larger, and the features as they are."""
-
-_BLOCK = 1024
-"""Rows that are predicted at a time."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -143,7 +139,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """Fit from scratch."""
         X, y, weight = self._validated(X, y, sample_weight, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        X, labels, weight = _merged(X, labels, weight)
+        X, labels, weight = merged(X, labels, weight)
         if len(np.unique(labels)) < 2:
             raise ValueError(
                 f"a classifier needs at least two classes, got one class: {self.classes_[labels[:1]]}; "
@@ -291,7 +287,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         check_is_fitted(self, "_model")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():
-            found = [function(_tensor(block).to(self.device)).cpu() for block in _blocks(X)]
+            found = [function(_tensor(block).to(self.device)).cpu() for block in blocks(X)]
         said: _Array = torch.cat(found).numpy()
         return said
 
@@ -306,7 +302,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         x, target = validate_data(self, X, y, accept_sparse="csr", dtype=types, reset=reset)
         check_classification_targets(target)
         weight = _check_sample_weight(sample_weight, x, dtype=x.dtype, ensure_non_negative=True)
-        return _dense(x), target, weight
+        return dense_rows(x), target, weight
 
     def _forget(self) -> None:
         """Whatever an earlier fit left; and a new seed."""
@@ -365,43 +361,3 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
 def _tensor(array: _Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
-
-
-def _blocks(X: Any) -> Iterator[_Array]:
-    for i in range(0, X.shape[0], _BLOCK):
-        block = X[i : i + _BLOCK]
-        yield block.astype(np.float32).toarray() if issparse(X) else block
-
-
-def _dense(X: Any) -> _Array:
-    """Sparse rows in float32, block by block, if they leave room for what a fit needs."""
-    if not issparse(X):
-        dense: _Array = X
-        return dense
-    needed, free = 4 * 4 * X.shape[0] * X.shape[1], _free_memory()  # the rows, and three times as much
-    if needed > free:
-        raise ValueError(
-            f"sparse X of shape {X.shape} would take {needed / 1e9:.1f} GB to fit once it is dense, and "
-            f"{free / 1e9:.1f} GB are free; reduce its columns first, e.g. with sklearn's TruncatedSVD(256)"
-        )
-    return np.concatenate([*_blocks(X)])
-
-
-def _free_memory() -> float:
-    """In bytes; infinite where the system does not say."""
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
-
-
-def _merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
-    """Each distinct (x, y) of positive weight once, weights added, in an order that depends on them alone."""
-    rows: dict[bytes, list[int]] = {}
-    for i in np.flatnonzero(weight > 0):
-        # + 0.0: minus zero equals zero, but has other bytes
-        key = blake2b((X[i] + 0.0).tobytes(), digest_size=16, salt=int(labels[i]).to_bytes(8)).digest()
-        rows.setdefault(key, []).append(int(i))
-    groups = [rows[key] for key in sorted(rows)]
-    first = np.array([group[0] for group in groups], dtype=np.intp)
-    return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)

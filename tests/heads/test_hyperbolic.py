@@ -1,7 +1,6 @@
 """HYPERBOLIC is eq. 2: against its letter, geoopt, the flat limit; then its boundary, chunks and company."""
 
 import math
-import shutil
 
 import mpmath
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reference import gyro
-from reference.poincare import head_logits
+from reference.poincare import head_logits, problem
 from spaceform.geometry import PoincareBall
 from spaceform.geometry import hyperbolic as ball
 from spaceform.heads import StandardHead
@@ -21,25 +20,6 @@ from spaceform.heads.hyperbolic import HyperbolicHead, hyperbolic_cross_entropy,
 # torch.compile makes an instance of every autograd function it meets, against torch's own advice.
 torch_instantiates = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 laws = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def problem(
-    c: float,
-    batch: int,
-    classes: int,
-    dim: int,
-    seed: int = 0,
-    reach: float = 1.0,
-    dtype: torch.dtype = torch.float64,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Embeddings, labels, points and normals of size about `reach` in units of the ball's radius."""
-    g = torch.Generator().manual_seed(seed)
-    unit = reach / (c * dim) ** 0.5
-    z = unit * torch.randn(batch, dim, generator=g, dtype=torch.float64)
-    points = 0.3 * unit * torch.randn(classes, dim, generator=g, dtype=torch.float64)
-    normals = torch.randn(classes, dim, generator=g, dtype=torch.float64)
-    y = torch.randint(classes, (batch,), generator=g)
-    return z.to(dtype), y, points.to(dtype), normals.to(dtype)
 
 
 def gradients(value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -363,52 +343,6 @@ def test_what_the_head_says_of_itself():
     assert group["name"] == "hyperplanes"
     assert {id(p) for p in group["params"]} == {id(p) for p in head.parameters()}
     assert "curvature=0.2, riemannian_gradient=True" in repr(head)
-
-
-@pytest.mark.parametrize("c", [1e-5, 1.0])
-def test_plain_sgd_separates_three_classes(c: float):
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    y = torch.arange(90) % 3
-    x = F.one_hot(y, 3).float() @ torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]]) + 0.3 * torch.randn(
-        90, 2, generator=g
-    )
-    net, head = torch.nn.Linear(2, 3), HyperbolicHead(3, 3, curvature=c)
-    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.03, momentum=0.9)
-    for _ in range(100):
-        optimizer.zero_grad()
-        head(net(x), y).mean().backward()
-        optimizer.step()
-    assert (head.predict_proba(net(x)).argmax(-1) == y).all()
-    assert head(net(x), y).mean() < 0.05
-
-
-@pytest.mark.compiled
-@torch_instantiates
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_compiles_in_one_graph(chunk: int | None):
-    head = HyperbolicHead(6, 8, curvature=0.1, class_chunk=chunk)
-    compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
-    z, y = torch.randn(5, 6, requires_grad=True), torch.arange(5)
-    inputs = [z, *head.parameters()]
-    torch.testing.assert_close(compiled(z, y), head(z, y))
-    torch.testing.assert_close(gradients(compiled(z, y), *inputs), gradients(head(z, y), *inputs))
-
-
-@pytest.mark.compiled
-@torch_instantiates
-@pytest.mark.skipif(
-    shutil.which("g++") is None, reason="the compiler of torch.compile on CPUs, g++, is not installed"
-)
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_compiles_to_machine_code():
-    head = HyperbolicHead(6, 8, curvature=0.1)
-    compiled = torch.compile(head, fullgraph=True)
-    z, y = torch.randn(5, 6, requires_grad=True), torch.arange(5)
-    inputs = [z, *head.parameters()]
-    torch.testing.assert_close(
-        gradients(compiled(z, y), *inputs), gradients(head(z, y), *inputs), rtol=1e-4, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("c", [0.0, -1.0, float("nan")])

@@ -42,3 +42,22 @@ def exact_distance(x: Tensor, y: Tensor, c: float) -> float:
         chord2 = sum((s - t) ** 2 for s, t in zip(a, b, strict=True))
         gap = (1 - k * sum(s * s for s in a)) * (1 - k * sum(t * t for t in b))
         return float(mpmath.acosh(1 + 2 * k * chord2 / gap) / mpmath.sqrt(k))
+
+
+def problem(
+    c: float,
+    batch: int,
+    classes: int,
+    dim: int,
+    seed: int = 0,
+    reach: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Embeddings, labels, points and normals of size about `reach` in units of the ball's radius."""
+    g = torch.Generator().manual_seed(seed)
+    unit = reach / (c * dim) ** 0.5
+    z = unit * torch.randn(batch, dim, generator=g, dtype=torch.float64)
+    points = 0.3 * unit * torch.randn(classes, dim, generator=g, dtype=torch.float64)
+    normals = torch.randn(classes, dim, generator=g, dtype=torch.float64)
+    y = torch.randint(classes, (batch,), generator=g)
+    return z.to(dtype), y, points.to(dtype), normals.to(dtype)

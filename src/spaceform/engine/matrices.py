@@ -1,0 +1,56 @@
+"""Matrices as people have them, sparse or dense, with repeated rows: as the engine takes them."""
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+_Array = NDArray[Any]
+
+_BLOCK = 1024
+"""Rows that are made dense at a time."""
+
+
+def blocks(X: Any) -> Iterator[_Array]:
+    """Rows of a matrix, dense, so many at a time."""
+    for i in range(0, X.shape[0], _BLOCK):
+        block = X[i : i + _BLOCK]
+        yield block.astype(np.float32).toarray() if issparse(X) else block
+
+
+def dense_rows(X: Any) -> _Array:
+    """Sparse rows in float32, block by block, if they leave room for what a fit needs."""
+    if not issparse(X):
+        dense: _Array = X
+        return dense
+    needed, free = 4 * 4 * X.shape[0] * X.shape[1], _free_memory()  # the rows, and three times as much
+    if needed > free:
+        raise ValueError(
+            f"sparse X of shape {X.shape} would take {needed / 1e9:.1f} GB to fit once it is dense, and "
+            f"{free / 1e9:.1f} GB are free; reduce its columns first, e.g. with sklearn's TruncatedSVD(256)"
+        )
+    return np.concatenate([*blocks(X)])
+
+
+def _free_memory() -> float:
+    """In bytes; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
+    """Each distinct (x, y) of positive weight once, weights added, in an order that depends on them alone."""
+    rows: dict[bytes, list[int]] = {}
+    for i in np.flatnonzero(weight > 0):
+        # + 0.0: minus zero equals zero, but has other bytes
+        key = blake2b((X[i] + 0.0).tobytes(), digest_size=16, salt=int(labels[i]).to_bytes(8)).digest()
+        rows.setdefault(key, []).append(int(i))
+    groups = [rows[key] for key in sorted(rows)]
+    first = np.array([group[0] for group in groups], dtype=np.intp)
+    return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
