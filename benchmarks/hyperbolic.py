@@ -96,7 +96,8 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     files = " ".join(f"FOLDER/{path.name}" for path in options.features)
     record: dict[str, Any] = {
-        "command": f"benchmarks/hyperbolic.py {files} --seeds {options.seeds} --trials {options.trials}",
+        "command": f"benchmarks/hyperbolic.py {files} --seeds {options.seeds} --trials {options.trials} "
+        f"--rows {' '.join(map(repr, options.rows))}",
         "commit": commit.stdout.strip(),
         "seeds": options.seeds,
         "trials": options.trials,
