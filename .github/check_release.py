@@ -32,6 +32,8 @@ def _found(path: Path, pattern: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("error: give the tag: python .github/check_release.py v0.1.0")
     wrong = problems(sys.argv[1])
     print("\n".join(f"error: {sentence}" for sentence in wrong) or f"{sys.argv[1]} may be released")
     sys.exit(bool(wrong))

@@ -255,6 +255,8 @@ def test_broken_parquet_is_named(tmp_path):
         ({"X": [[1.0], [None]], "y": [0, 1]}, "1 row with NaN"),
         ({"a": [0.5, None], "y": [0, 1]}, "1 row with NaN"),
         ({"y": [0, 1]}, "has no features; give a column 'X'"),
+        ({"0.5": [1.0, 2.0], "a": [0, 1]}, "numbers where the names of its columns should be"),
+        ({"a": ["1.5", "cm", *["2"] * 20], "y": [0, 1] * 11}, "column 'a' of .* but 'cm' in row 2; remove"),
     ):
         pq.write_table(pa.table(table), path)
         with pytest.raises(DataError, match=message):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reference import gyro
-from reference.poincare import head_logits, problem
+from reference.poincare import gradients, head_logits, problem
 from spaceform.geometry import PoincareBall
 from spaceform.geometry import hyperbolic as ball
 from spaceform.heads import StandardHead
@@ -20,11 +20,6 @@ from spaceform.heads.hyperbolic import HyperbolicHead, hyperbolic_cross_entropy,
 # torch.compile makes an instance of every autograd function it meets, against torch's own advice.
 torch_instantiates = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 laws = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def gradients(value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    weights = torch.linspace(0.5, 2, value.numel(), dtype=value.dtype).view_as(value)
-    return torch.autograd.grad((value * weights).sum(), inputs)
 
 
 @laws

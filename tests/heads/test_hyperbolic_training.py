@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from reference.poincare import gradients
 from spaceform.heads.hyperbolic import HyperbolicHead
 
 # torch.compile makes an instance of every autograd function it meets, against torch's own advice.

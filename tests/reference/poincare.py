@@ -61,3 +61,8 @@ def problem(
     normals = torch.randn(classes, dim, generator=g, dtype=torch.float64)
     y = torch.randint(classes, (batch,), generator=g)
     return z.to(dtype), y, points.to(dtype), normals.to(dtype)
+
+
+def gradients(value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.linspace(0.5, 2, value.numel(), dtype=value.dtype).view_as(value)
+    return torch.autograd.grad((value * weights).sum(), inputs)

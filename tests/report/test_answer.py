@@ -42,7 +42,7 @@ def write_reference(study: Path, name: str, title: str, p: np.ndarray, labels: n
         about=np.array(json.dumps(about)),
         labels=labels,
         probabilities=p.astype(np.float32),
-        probabilities_none=p.astype(np.float32),
+        probabilities_structured=p.astype(np.float32),
     )
 
 

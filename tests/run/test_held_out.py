@@ -92,7 +92,7 @@ def test_without_being_asked_there_is_neither(run, unseen):
     [
         ({"coverage": 1.0}, "coverage must lie between 0 and 1, both excluded, got 1.0"),
         ({"coverage": 0.9999}, "a coverage of 0.9999 needs at least 9999 held-out items, got "),
-        ({"unknown": 0.0}, "share must lie between 0 and 1, both excluded, got 0.0"),
+        ({"unknown": 0.0}, "--unknown must lie between 0 and 1, both excluded, got 0"),
         ({"unknown": 1e-4}, "needs at least 9999 held-out items, got "),
     ],
 )

@@ -196,6 +196,11 @@ def _unpacked(about: Any) -> int:
 def _labels(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
     if "y" not in table.column_names:
         there = ", ".join(map(repr, table.column_names)) or "none"
+        if any(_is_number(name) for name in table.column_names):
+            raise DataError(
+                f"{path} has numbers where the names of its columns should be ({there}); put a line of names "
+                "first, with 'y' for the labels."
+            )
         raise DataError(
             f"{path} has no column 'y' of labels (its columns: {there}); rename the column that holds them "
             "to 'y'."
@@ -229,14 +234,38 @@ def _features(table: "Table") -> tuple[list[str], list[str]]:
     return features, [field.name for field in others if field.name not in features]
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_features(table: "Table", path: Path) -> str:
+    """Why there are none: often one row of text, such as names or units, makes a column of numbers text."""
+    import pyarrow as pa
+
+    for name in table.column_names:
+        if name in _RESERVED or not pa.types.is_string(table[name].type):
+            continue
+        cells = [str(cell) for cell in table[name].to_pylist()]
+        odd = [i for i, cell in enumerate(cells) if not _is_number(cell)]
+        if 0 < len(odd) <= len(cells) // 10:
+            return (
+                f"column {name!r} of {path} has numbers, but {cells[odd[0]]!r} in row {odd[0] + 1:,}; remove "
+                "such rows, or leave the cells empty."
+            )
+    return (
+        f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each one."
+    )
+
+
 def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArray[np.float32]:
     if "X" in table.column_names:
         return _inputs(_lists(table["X"], path), path)
     if not features:
-        raise DataError(
-            f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each "
-            "feature."
-        )
+        raise DataError(_without_features(table, path))
     x = np.empty((len(table), len(features)), np.float32)
     for i, name in enumerate(features):
         column = _numbers(table[name])

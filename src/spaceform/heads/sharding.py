@@ -50,6 +50,11 @@ def shard(
         )
     if head.shard is not None:
         raise ValueError("the classes of this head are split already: pass sf.unshard(head)")
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"mesh must be a DeviceMesh, got {type(mesh).__name__}: "
+            "make one with torch.distributed.device_mesh.init_device_mesh"
+        )
     if mesh.ndim != 1:
         raise ValueError(
             f"mesh must have one axis, got {mesh.ndim}: pass one of them, such as mesh['classes']"

@@ -87,7 +87,9 @@ def extremes_figure(group: Group, found: list[Extremes], missing: str) -> Figure
         f"{group.key}-extremes",
         "Smallest and largest norm",
         f"The {count} test images with the smallest and the {count} with the largest confidence: the norm "
-        "‖z‖ of the embedding, or the concentration κ of a stochastic head. First seed of each head.",
+        "‖z‖ of the embedding, or the concentration κ of a stochastic head. First seed of each head."
+        if count
+        else "",
         tuple(panels),
         2.6,
         2.8,

@@ -104,11 +104,19 @@ def _environments(contents: Contents) -> list[dict[str, Any]]:
     found = [
         {
             "title": readable(f"Study {study.folder.resolve().name}"),
-            "facts": _facts_of(plan.get("made_with", {})) + _facts_of(plan.get("notes", {})),
+            "facts": _facts_of(plan.get("made_with", {})) + _facts_of(_plain(plan.get("notes", {}))),
         }
         for study, plan in zip(contents.collection.studies, contents.collection.plans, strict=True)
     ]
     return [*found, {"title": "This report", "facts": _facts_of(readable(environment()))}]
+
+
+def _plain(notes: Any) -> Any:
+    """Without what the page tells in sentences elsewhere."""
+    told = ("race", "searched")
+    return (
+        {key: value for key, value in notes.items() if key not in told} if isinstance(notes, dict) else notes
+    )
 
 
 def _facts_of(values: Any) -> list[tuple[str, str]]:

@@ -51,6 +51,8 @@ class HeldOut:
 
     def refusal(self, share: float) -> Refusal:
         """Refuses this share of items like these, by their energy."""
+        if not 0 < share < 1:
+            raise ValueError(f"--unknown must lie between 0 and 1, both excluded, got {share:g}")
         return Refusal(share).fit(self.energy)
 
     def write(self, folder: Path) -> None:

@@ -1,8 +1,9 @@
 """What people would use instead of a head, on the same split, kept beside the runs of a study.
 
 Logistic regression, k nearest neighbours and, for tables, gradient boosting: each with as many settings tried
-on the validation split as a head gets candidates. For retrieval the features as they are. A reference is one
-file, `references/NAME.npz`: its probabilities of the test items and what was chosen.
+on the validation split as a head gets candidates, and calibrated there as heads are. For retrieval the
+features as they are. A reference is one file, `references/NAME.npz`: its probabilities of the test items, as
+trained and after calibration, and what was chosen.
 """
 
 import io
@@ -17,6 +18,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
 from spaceform.run import files
@@ -101,13 +103,23 @@ _Made = tuple[dict[str, Any], dict[str, float | None], dict[str, Any]]
 
 
 def _classifier(name: str, parts: Material, trials: int) -> _Made:
-    x, y = _test(parts)
-    found = reference(name, engine_parts(parts), x, classes=len(parts.classes), trials=trials)
-    p = found.probabilities.astype(np.float32)
-    figures = quality(torch.from_numpy(found.probabilities).log(), y)
-    chosen = {f"calibrated.chosen.{name}": value for name, value in figures.items()}
-    arrays = {"labels": y.numpy(), "probabilities": p, "probabilities_none": p}
-    return arrays, {**figures, **chosen}, dict(found.best.options)
+    (x, y), held_out = _test(parts), engine_parts(parts)
+    found = reference(name, held_out, x, classes=len(parts.classes), trials=trials)
+    log_p, held_log_p = (
+        torch.from_numpy(p).log() for p in (found.probabilities, found.held_out_probabilities)
+    )
+    calibrator: StructuredScaling = StructuredScaling().fit(
+        held_log_p, torch.cat([part.held_out.y for part in held_out])
+    )
+    calibrated = calibrator(log_p)
+    figures, chosen = quality(log_p, y), quality(calibrated, y)
+    arrays = {
+        "labels": y.numpy(),
+        "probabilities": log_p.exp().float().numpy(),
+        f"probabilities_{calibrator.name}": calibrated.exp().float().numpy(),
+    }
+    after = {f"calibrated.chosen.{figure}": value for figure, value in chosen.items()}
+    return arrays, {**figures, **after}, dict(found.best.options)
 
 
 def _features(parts: Material) -> _Made:
@@ -134,5 +146,5 @@ def _read(path: Path) -> KeptReference:
         about["figures"],
         about["setting"],
         about["seconds"],
-        ItemOutputs.of(arrays, "none", about["figures"]),
+        ItemOutputs.of(arrays, StructuredScaling.name, about["figures"]),
     )
