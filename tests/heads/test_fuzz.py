@@ -5,12 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from spaceform.heads import HEADS
+from spaceform.heads import HEADS, standard
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fuzz import broken
+import fuzz
 
 
+@pytest.mark.parametrize("dtype", fuzz.DTYPES)
 @pytest.mark.parametrize("name", list(HEADS))
-def test_nothing_is_ever_infinite(name):
-    assert broken(name, 100) == []
+def test_nothing_is_ever_infinite(name, dtype):
+    assert fuzz.broken(name, dtype, 50) == []
+
+
+def test_what_breaks_is_found(monkeypatch):
+    """STANDARD without its bound on coordinates has infinite logits."""
+    monkeypatch.setattr(standard, "_bounded", lambda z: z)
+    found = fuzz.broken("standard", "float32", 50)
+    assert found
+    assert "value" in found[0]

@@ -73,6 +73,7 @@ def cosine_logits(
 ) -> Float[Tensor, "batch classes"]:
     """β cos θ_j, of ordinary differentiable operations."""
     w, beta = weight.flatten(0, -2), log_beta.exp().to(z.dtype)
+    z = z / (1e-15 * z.detach().abs().amax(1, keepdim=True)).clamp_min(1)  # else the gradient overflows
     logits = (z * (inverse_norm(z) * beta)) @ w.T * _inverse_weight_norm(w)
     return logits if weight.ndim == 2 else logits.unflatten(1, weight.shape[:2]).amax(1)
 
