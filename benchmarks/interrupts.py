@@ -1,16 +1,17 @@
 """Interrupt commands at random moments of a busy machine: each must end in one sentence, without a traceback.
 
-    python benchmarks/interrupts.py --moments 100 --load 2
+    python benchmarks/interrupts.py --moments 100 --load 2 --out results/benchmarks/interrupts.json
 
 Takes `compare` (of pictures and of features), `search`, `train` and `predict` in turn, each from its
 beginning. Ctrl-C goes to every process of the command, as a terminal sends it; SIGTERM to every process, or
 to the first alone, as clusters and containers do. Moments lie anywhere between the first and the last of a
 command: the first is when it has put its handlers in place (before that, Python itself is starting), the
-last is measured. Prints one line for
-each moment, and ends with 1 if any was wrong.
+last is measured. Prints one line for each moment, and ends with 1 if any was wrong. Moments that the record
+holds already are not tried again, so that the same command goes on where it was stopped.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -18,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STOPPED = "error: stopped; the same command goes on from the last checkpoint"
 SHORT = ["--set", "budget.epochs=30", "--set", "budget.episodes=10"]
@@ -150,6 +153,54 @@ def wrong(found: Found, number: signal.Signals, end: str) -> str:
     return "" if found.said.count(STOPPED) == 1 else "not one sentence"
 
 
+def ended(found: Found, fault: str) -> str:
+    """How a command ended, in words."""
+    if fault:
+        return fault
+    return "before the signal" if found.code not in CODES.values() else f"one sentence, exit {found.code}"
+
+
+def attempt(moment: int, name: str, longest: float, seed: int, folder: Path) -> dict[str, Any]:
+    """Interrupt a command once, at a moment that the seed decides."""
+    draw = random.Random(f"{seed}/{moment}")
+    after = longest * draw.random()
+    number = draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
+    whole = number == signal.SIGINT or draw.random() < 0.5
+    found = interrupt(command(name, folder, str(moment)), after, number, whole, folder)
+    fault = wrong(found, number, COMMANDS[name])
+    if fault:
+        print(found.said, flush=True)
+    return {
+        "moment": moment,
+        "command": name,
+        "signal": number.name,
+        "to": "all" if whole else "one",
+        "after_s": round(after, 2),
+        "of_s": round(longest, 2),
+        "ended": ended(found, fault),
+        "wrong": bool(fault),
+        "took_s": round(found.seconds, 2),
+        "others_at_work": round(os.getloadavg()[0], 1),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many moments ended how, of each command and in all."""
+    counts = {name: Counter(row["ended"] for row in rows if row["command"] == name) for name in COMMANDS}
+    whole = Counter(row["ended"] for row in rows)
+    return {"moments": len(rows), "wrong": sum(row["wrong"] for row in rows), "ended": whole, **counts}
+
+
+def write(path: Path | None, rows: list[dict[str, Any]], load: int) -> None:
+    """Keep what was found so far."""
+    if path is None:
+        return
+    from spaceform.run.environment import environment
+
+    made = {"made_with": environment(), "busy_loops_beside": load, "summary": summary(rows), "rows": rows}
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Interrupt, and say what happened."""
     parser = argparse.ArgumentParser(
@@ -159,10 +210,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--load", type=int, default=1, help="processes that keep the machine busy meanwhile")
     parser.add_argument("--only", choices=COMMANDS)
+    parser.add_argument("--out", type=Path, help="the record; it is gone on with where there is one")
     options = parser.parse_args()
-    draw = random.Random(options.seed)
+    known = options.out is not None and options.out.exists()
+    rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"] if known else []
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
-    bad = 0
     try:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
@@ -171,25 +223,17 @@ def main() -> None:
             longest = {name: spaceform(*command(name, folder, "whole"), "--quiet") for name in names}
             print("to the end:", ", ".join(f"{name} {seconds:.0f} s" for name, seconds in longest.items()))
             for moment in range(options.moments):
+                if any(row["moment"] == moment for row in rows):
+                    continue
                 name = names[moment % len(names)]
-                after = longest[name] * draw.random()
-                number = draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
-                whole = number == signal.SIGINT or draw.random() < 0.5
-                arguments = command(name, folder, str(moment))
-                found = interrupt(arguments, after, number, whole, folder)
-                fault = wrong(found, number, COMMANDS[name])
-                bad += bool(fault)
-                sent = f"{number.name} to {'all' if whole else 'one'} after {after:.1f} s"
-                print(
-                    f"{moment:3} {name:8} {sent}: exit {found.code}, {found.seconds:.1f} s {fault}",
-                    flush=True,
-                )
-                if fault:
-                    print(found.said, flush=True)
+                rows.append(attempt(moment, name, longest[name], options.seed, folder))
+                print(*rows[-1].values(), flush=True)
+                write(options.out, rows, options.load)
     finally:
         for process in busy:
             process.kill()
-    print(f"{options.moments} moments, {bad} wrong")
+    bad = sum(row["wrong"] for row in rows)
+    print(f"{len(rows)} moments, {bad} wrong")
     sys.exit(bool(bad))
 
 
