@@ -1,9 +1,12 @@
 """A finished run at work: tables, embeddings, and graphs that other programs run."""
 
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +169,13 @@ def test_images_in_folders_are_found_and_measured(runs, images, tmp_path: Path) 
         predict(run, [tmp_path / "none.png"])
 
 
+def array_bytes(array: np.ndarray) -> bytes:
+    """What `np.save` writes."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
     """Files that cannot be predicted, and a part of what is said of them."""
     np.savez(folder / "whole.npz", X=images)
@@ -183,6 +193,9 @@ def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
     np.savez(folder / "unnamed.npz", images)
     np.savez(folder / "last.npz", X=np.moveaxis(images, 1, -1))
     np.savez(folder / "flat.npz", X=images[:, 0])
+    os.mkfifo(folder / "pipe.npz")
+    with zipfile.ZipFile(folder / "lacking.npz", "w") as archive:
+        archive.writestr("X.npy", array_bytes(images)[:-8])
     (folder / "cut.parquet").write_bytes(b"PAR1 nothing")
     (folder / "empty folder").mkdir()
     Image.new("L", (8, 8)).save(folder / "whole.jpg")
@@ -197,6 +210,8 @@ def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
         "nothing.npz": "one at least, got shape (0, 1, 8, 8)",
         "words.npz": "must hold real numbers, got <U1; convert it",
         "objects.npz": "holds Python objects",
+        "pipe.npz": "pipe.npz is a pipe, not a plain file",
+        "lacking.npz": "lacking.npz is cut short; copy it again",
         "unnamed.npz": "has no array 'X' (it has arr_0)",
         "last.npz": "got (200, 8, 8, 1); put channels first",
         "flat.npz": "got (200, 8, 8); add the axis of channels",

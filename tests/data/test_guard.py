@@ -10,6 +10,7 @@ from PIL import Image
 
 from spaceform.data import DataError, check, guard, load
 from spaceform.data.photos import decode
+from spaceform.run.predict import read
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
 
@@ -51,8 +52,11 @@ def test_what_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_path, monk
     assert table.stat().st_size < 100_000
     with pytest.raises(DataError, match=r"bomb\.parquet unpacks to"):
         load(table)
+    with pytest.raises(DataError, match=r"bomb\.npz unpacks to"):
+        read([path])
     monkeypatch.setattr(guard, "memory", lambda: 100_000_000)
     assert len(load(path)) == 2000
+    assert read([path])[1].shape == (2000, 500)
     assert len(load(table)) == 500_000
 
 
@@ -64,6 +68,10 @@ def test_an_array_that_claims_more_than_it_has_is_refused(tmp_path):
         archive.writestr("X.npy", magic + bytes(64))
         archive.writestr("y.npy", magic + bytes(64))
     with pytest.raises(DataError, match=r"liar\.npz is cut short or damaged"):
+        load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", magic.replace(b"2000000000", b"3         ") + bytes(64))
+    with pytest.raises(DataError, match=r"X in .*liar\.npz is cut short \(EOF"):
         load(path)
 
 

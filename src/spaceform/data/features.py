@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
-from spaceform.data.guard import require_file, require_room
+from spaceform.data.guard import require_file, require_room, require_room_for_arrays
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
@@ -125,13 +125,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     require_file(path)
     try:
         with open(path, "rb") as file:
-            if zipfile.is_zipfile(file):
-                with zipfile.ZipFile(file) as members:
-                    require_room(
-                        sum(m.file_size for m in members.infolist() if Path(m.filename).stem in _ARRAYS),
-                        path,
-                    )
-            file.seek(0)
+            require_room_for_arrays(file, path, _ARRAYS)
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise DataError(
@@ -152,6 +146,10 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
     try:
         return np.asarray(archive[name])
     except ValueError as error:
+        if "EOF" in str(error):  # less than its header says
+            raise DataError(
+                f"{name} in {path} is cut short ({error}); copy it again, or write it by np.savez."
+            ) from error
         remedy = "X.astype(np.float32)" if name == "X" else f"{name}.astype(str), or integers"
         raise DataError(
             f"{name} in {path} holds Python objects, which are never read, as they can run code; "

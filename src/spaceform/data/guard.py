@@ -2,7 +2,10 @@
 
 import os
 import stat
+import zipfile
+from collections.abc import Collection
 from pathlib import Path
+from typing import BinaryIO
 
 from spaceform.data.dataset import DataError
 
@@ -43,6 +46,17 @@ def require_room(size: int, path: Path) -> None:
             f"{path} unpacks to {size / 2**30:.1f} GiB, and at most {room / 2**30:.1f} GiB "
             f"({SHARE:.0%} of this machine's memory) are read at once; keep fewer rows or columns."
         )
+
+
+def require_room_for_arrays(file: BinaryIO, path: Path, names: Collection[str]) -> None:
+    """`require_room` for these arrays of an `.npz`, by the sizes that it lists, or for any other file."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as members:
+            size = sum(m.file_size for m in members.infolist() if Path(m.filename).stem in names)
+    else:
+        size = file.seek(0, os.SEEK_END)
+    require_room(size, path)
+    file.seek(0)
 
 
 def memory() -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
+from spaceform.data.guard import require_file, require_room_for_arrays
 from spaceform.run import files
 from spaceform.run.finished import Run
 from spaceform.run.held_out import as_trained
@@ -160,8 +161,10 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
 def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
     if path.suffix.lower() in data.features.TABLES:
         return data.features.read_inputs(path, columns)
+    require_file(path)
     try:
         with path.open("rb") as file:  # numpy leaves a damaged file open
+            require_room_for_arrays(file, path, ("X",))
             found = np.load(file, allow_pickle=False)
             x = found if isinstance(found, np.ndarray) else found["X"]
     except KeyError:
@@ -169,7 +172,13 @@ def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
         raise ValueError(
             f"{path} has no array 'X' (it has {there}); save the inputs by np.savez(file, X=X)"
         ) from None
-    except ValueError:
+    except data.DataError:
+        raise
+    except ValueError as error:
+        if "EOF" in str(error):  # less than its header says
+            raise ValueError(
+                f"{path} is cut short; copy it again, or write it by np.savez(file, X=X)"
+            ) from None
         raise ValueError(
             f"{path} holds Python objects or no arrays at all, which are never read; save X.astype("
             "np.float32) by np.savez(file, X=X)"
