@@ -9,6 +9,8 @@ DEV := $(VENV)/.dev
 export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+# A hundred processes import torch in the tests; each would compile our files anew. They are kept in .cache.
+unexport PYTHONDONTWRITEBYTECODE
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/inductor
 export TORCH_HOME := $(CURDIR)/.cache/torch

@@ -64,7 +64,7 @@ def taken(folder: Path) -> Path:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=290,
+        timeout=600,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,6 +1,7 @@
 """The wheel, the source archive, and the package beside which nothing but its core is installed."""
 
 import importlib.util
+import math
 import subprocess
 import sys
 import tarfile
@@ -55,7 +56,7 @@ sys.meta_path.insert(0, Missing())
 def python(code: str, *, path: Path = ROOT / "src") -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling", reason="pip install hatchling: the build needs no network then")
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -143,32 +144,34 @@ def test_a_lab_feature_without_the_extra_names_the_extra() -> None:
     assert done.returncode == 2
 
 
-def _seconds(*codes: str, rounds: int = 4) -> list[float]:
-    """The processor's seconds, by each code in a process of its own: the least of rounds in turn."""
-    found: list[list[float]] = [[] for _ in codes]
-    for _ in range(rounds):
-        for code, least in zip(codes, found, strict=True):
-            done = python(code + "\nimport time; print(time.process_time())")
-            assert done.returncode == 0, done.stderr
-            least.append(float(done.stdout.split()[-1]))
-    return [min(least) for least in found]
+def _seconds(*codes: str) -> list[float]:
+    """The processor's seconds, by each code in a process of its own."""
+    found = []
+    for code in codes:
+        done = python(code + "\nimport time; print(time.process_time())")
+        assert done.returncode == 0, done.stderr
+        found.append(float(done.stdout.split()[-1]))
+    return found
 
 
 def test_import_and_help_are_quick() -> None:
-    """As ratios to the import of torch, which takes a second or more."""
-    torch, everything, bare, help_ = _seconds(
-        "import torch",
-        "import torch, spaceform; spaceform.HEADS, spaceform.metrics, spaceform.calibrators",
-        "import spaceform",
-        "import sys; sys.argv = ['spaceform', '--help']\n"
-        "from spaceform.__main__ import main\n"
-        "try: main()\n"
-        "except SystemExit as e: assert not e.code\n"
-        "assert 'torch' not in sys.modules",
-    )
-    assert everything < 1.3 * torch + 0.3
-    assert bare < torch / 2
-    assert help_ < torch
+    """As ratios to the import of torch, which takes a second or more; in the least of some rounds."""
+    least = [math.inf] * 4
+    for _ in range(4):
+        now = _seconds(
+            "import torch",
+            "import torch, spaceform; spaceform.HEADS, spaceform.metrics, spaceform.calibrators",
+            "import spaceform",
+            "import sys; sys.argv = ['spaceform', '--help']\n"
+            "from spaceform.__main__ import main\n"
+            "try: main()\n"
+            "except SystemExit as e: assert not e.code\n"
+            "assert 'torch' not in sys.modules",
+        )
+        torch, everything, bare, help_ = least = list(map(min, least, now))
+        if everything < 1.3 * torch + 0.3 and bare < torch / 2 and help_ < torch:
+            return
+    pytest.fail(f"torch {torch} s, with spaceform {everything} s, spaceform alone {bare} s, help {help_} s")
 
 
 def _release_check() -> ModuleType:

@@ -105,7 +105,7 @@ def test_the_documented_command_prints_runs_seeds_command_and_commit(module) -> 
     command = "python results/trace.py mnist vmf accuracy"
     assert f"\n{command}\n" in page
     done = subprocess.run(
-        [sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert "command: spaceform reproduce mnist --heads all" in done.stdout

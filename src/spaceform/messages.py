@@ -35,6 +35,11 @@ def sentence(error: Exception) -> str:
     return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
 
 
+def spelled(name: str) -> str:
+    r"""The name of a file, whose bytes that are no UTF-8 are spelled out, as in `caf\xe9.png`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def source(module: str) -> str:
     """What to install for a module: one of our extras, or its own package."""
     module = module.partition(".")[0]

@@ -37,7 +37,7 @@ def told(code: str, *signals: signal.Signals, pause: float = 0.0) -> tuple[int, 
     for number in signals:
         os.killpg(process.pid, number)
         time.sleep(pause)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     return process.returncode, said
 
 
@@ -82,7 +82,7 @@ def test_a_second_signal_does_not_wait_for_the_clean_up():
     slow = "exec('try: time.sleep(60)\\nfinally: time.sleep(60)')"
     began = time.monotonic()
     assert told(WAIT.format(slow), signal.SIGINT, signal.SIGINT, pause=0.5) == (130, STOPPED)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 50
 
 
 def test_a_copy_of_the_process_is_left_to_its_parent():

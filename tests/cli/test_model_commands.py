@@ -134,7 +134,7 @@ def test_a_program_of_torch_export_agrees(runs, images, head: str, tmp_path: Pat
 
 def spaceform(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "spaceform", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_commands_write_what_they_say(runs, images, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def python(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     run = [sys.executable, *command]
-    return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_both_are_taken_through_the_core(tmp_path):

@@ -46,7 +46,7 @@ def settle(page) -> None:
 
 def until(page, condition: str) -> None:
     """Wait for a condition; the page's own policy forbids the evaluated strings of `wait_for_function`."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not page.evaluate(condition):
         assert time.monotonic() < end, condition
         page.wait_for_timeout(20)

@@ -204,7 +204,7 @@ def test_missing_calibrators_are_told(runs, images, tmp_path: Path) -> None:
         "-o",
         tmp_path / "out.csv",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, f"note: probabilities of {copy} {said}\n")
 
 

@@ -25,7 +25,7 @@ from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
 from spaceform.data.shards import ABOUT, load_shards
 from spaceform.data.splits import split
-from spaceform.messages import counted
+from spaceform.messages import counted, spelled
 
 DATA_VARIABLE = "SPACEFORM_DATA"
 
@@ -177,6 +177,8 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
 
 
 def _load_path(path: Path) -> Dataset:
+    if spelled(str(path)) != str(path):
+        raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
     if path.suffix.lower() in {".npz", *TABLES}:
         return load_features(path)
     if (path / ABOUT).is_file():

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from spaceform.messages import spelled
+
 Task: TypeAlias = Literal["classification", "retrieval"]
 InputKind: TypeAlias = Literal["pixels", "features", "photos"]
 
@@ -32,6 +34,15 @@ _NO_ITEMS = torch.empty(0, dtype=torch.int64)
 
 class DataError(ValueError):
     """A file or folder that cannot be used; the message names it and says what to do."""
+
+
+def _written(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that can be written anywhere: bytes of a folder's name that are no UTF-8 become U+FFFD.
+
+    Where two names would become one, such bytes are spelled out.
+    """
+    replaced = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in names]
+    return tuple(map(spelled, names)) if len(set(replaced)) < len(set(names)) else tuple(replaced)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +84,8 @@ class Dataset:
     """A digest of the weights of the net that made features of photos, if one did."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _written([self.name])[0])
+        object.__setattr__(self, "classes", _written(self.classes))
         where = f"{self.name} ({self.source[0]})" if self.source else self.name
         if len(self.inputs) != len(self.labels):
             raise DataError(

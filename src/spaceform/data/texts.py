@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from spaceform.data.dataset import PARTS, DataError
 from spaceform.data.features import TABLES, read_table
 from spaceform.data.folder import images_in
-from spaceform.messages import counted
+from spaceform.data.guard import require_file
+from spaceform.messages import counted, spelled
 
 _KNOWN = ("y", "split", "groups")
 
@@ -102,14 +103,14 @@ def _of_folder(folder: Path) -> Texts:
             f"{folder} has no .txt files in sub-folders; put those of each class into one of its own."
         )
     depth = 1 if divided else 0
-    named = [path.relative_to(folder).parts[depth] for path in files]
+    named = [spelled(path.relative_to(folder).parts[depth]) for path in files]
     classes = sorted(set(named))
     number = {name: i for i, name in enumerate(classes)}
     split = [PARTS[path.relative_to(folder).parts[0].lower()] for path in files] if divided else None
     return Texts(
         folder.resolve().name,
         tuple(map(_read, files)),
-        tuple(path.relative_to(folder).as_posix() for path in files),
+        tuple(spelled(path.relative_to(folder).as_posix()) for path in files),
         np.array([number[name] for name in named]),
         tuple(classes),
         None if split is None else np.array(split),
@@ -121,6 +122,7 @@ def _files(folder: Path, pattern: str = "*/**/*.txt") -> Any:
 
 
 def _read(path: Path) -> str:
+    require_file(path)
     try:
         return path.read_text("utf-8").strip()
     except UnicodeDecodeError:

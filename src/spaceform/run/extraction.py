@@ -27,6 +27,7 @@ from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, spare_workers
 from spaceform.data.shards import About, Shard, Shards
 from spaceform.data.texts import Texts
+from spaceform.messages import spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet
 from spaceform.run.progress import duration
@@ -354,7 +355,7 @@ def names_of(dataset: data.Dataset) -> list[str]:
     if isinstance(photos, Tensor):
         return [str(i) for i in range(len(photos))]
     root = dataset.source[0] if dataset.source else Path()
-    return [(p.relative_to(root) if p.is_relative_to(root) else p).as_posix() for p in photos]
+    return [spelled((p.relative_to(root) if p.is_relative_to(root) else p).as_posix()) for p in photos]
 
 
 def _picture(pixels: UInt8[Tensor, "channels height width"]) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.messages import spelled
 from spaceform.run import files
 from spaceform.run.finished import Run
 from spaceform.run.held_out import as_trained
@@ -140,7 +141,7 @@ def read(
         raise ValueError(
             f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
         )
-    return tuple(map(str, images)), images
+    return tuple(spelled(str(image)) for image in images), images
 
 
 def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
