@@ -1,6 +1,7 @@
 """The board: every head on every set of a folder, with equal search, and the quick answer beside it.
 
     python benchmarks/board.py run DATA OUT [--only NAME ...] [--without NAME ...] [--seeds 5] [--search 16]
+                                                         [--processes 1]
     python benchmarks/board.py run DATA OUT --task retrieval
     python benchmarks/board.py collect DATA OUT [--to results/board.parquet]
 
@@ -32,6 +33,7 @@ from spaceform.run.environment import environment
 from spaceform.study.folder import StudyFolder, flat_metrics, read_plan
 from spaceform.study.judge import Advice, JudgedRun, evidence, finished, judge
 from spaceform.study.plan import named_heads
+from spaceform.study.processes import Processes
 from spaceform.study.references import read_references
 from spaceform.study.verdict import Evidence, Goal, Series, race
 from spaceform.study.verdict.race import FIRST_SEEDS
@@ -75,6 +77,7 @@ def run(asked: argparse.Namespace) -> int:
                 search=asked.search,
                 task=asked.task,
                 out=asked.out / f"{name}{suffix}",
+                on=Processes(asked.processes),
                 say=lambda sentence, name=name: print(f"{name}: {sentence}", flush=True),
             )
         except (ValueError, RuntimeError) as error:
@@ -239,6 +242,7 @@ def main() -> None:
     running.add_argument("--heads", nargs="+", default="all")
     running.add_argument("--seeds", type=int, default=5)
     running.add_argument("--search", type=int, default=16)
+    running.add_argument("--processes", type=int)
     running.add_argument("--task", choices=("classification", "retrieval"), default="classification")
     running.set_defaults(does=run)
     collecting = commands.add_parser("collect")
