@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spaceform
-from board_measures import measures
+from board_measures import add_unknown, measures
 from spaceform.run.environment import environment
 from spaceform.study.folder import StudyFolder, flat_metrics, read_plan
 from spaceform.study.judge import Advice, JudgedRun, evidence, finished, judge
@@ -87,6 +87,7 @@ def run(asked: argparse.Namespace) -> int:
         for reason, runs in study.failures.items():
             print(f"{name}: {', '.join(runs)} failed: {reason}", flush=True)
             failed += 1
+        summary(asked.data, asked.out / f"{name}{suffix}", one, asked.task)
         print(f"{name}{suffix}: done", flush=True)
     return failed
 
@@ -100,21 +101,15 @@ def collect(asked: argparse.Namespace) -> int:
     verdicts: dict[str, Any] = {}
     described = []
     for one in sets(asked.data, asked.only, asked.without):
-        tasks = {
-            "classification": asked.out / one["name"],
-            "retrieval": asked.out / f"{one['name']}{RETRIEVAL}",
-        }
-        there = {task: folder for task, folder in tasks.items() if (folder / "study.json").exists()}
-        for task, folder in there.items():
-            study = StudyFolder.open(folder)
-            runs = finished(study)
-            if not runs:
-                continue
-            rows += _rows(one["name"], task, study, runs)
-            verdicts.setdefault(one["name"], {})[task] = _said(study)
-        if one["name"] in verdicts:
-            described.append({**one, "measures": measures(asked.data / f"{one['name']}.npz")})
-            print(f"{one['name']}: {sum(row['set'] == one['name'] for row in rows)} rows", flush=True)
+        name = one["name"]
+        for task, suffix in (("classification", ""), ("retrieval", RETRIEVAL)):
+            found = summary(asked.data, asked.out / f"{name}{suffix}", one, task)
+            if found is not None:
+                rows += found["rows"]
+                verdicts.setdefault(name, {})[task] = found["said"]
+        if name in verdicts:
+            described.append({**one, "measures": measures(asked.data / f"{name}.npz")})
+            print(f"{name}: {sum(row['set'] == name for row in rows)} rows", flush=True)
     metadata = {"sets": described, "verdicts": verdicts, "made_with": {**environment(), "command": COMMAND}}
     schema = _schema(rows)
     with pq.ParquetWriter(
@@ -123,6 +118,26 @@ def collect(asked: argparse.Namespace) -> int:
         file.write_table(pa.Table.from_pylist(rows, schema))
         file.add_key_value_metadata({key: json.dumps(value) for key, value in metadata.items()})
     return 0
+
+
+def summary(data: Path, folder: Path, one: Mapping[str, Any], task: str) -> dict[str, Any] | None:
+    """Rows and verdict of a study; None without a finished run. Of a whole study it is made once."""
+    kept = folder / "board.json"
+    if kept.exists():
+        return json.loads(kept.read_text("utf-8"))
+    if not (folder / "study.json").exists():
+        return None
+    study = StudyFolder.open(folder)
+    runs = finished(study)
+    if not runs:
+        return None
+    rows = list(_rows(one["name"], task, study, runs))
+    if task == "classification" and (other := one.get("unknown")) and (data / f"{other}.npz").exists():
+        add_unknown(rows, runs, data / f"{other}.npz")
+    found = {"rows": rows, "said": _said(study)}
+    if not study.unfinished():
+        kept.write_text(json.dumps(found), "utf-8")
+    return found
 
 
 _TEXTS = ("set", "task", "kind", "label", "calibrator")

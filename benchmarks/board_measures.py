@@ -1,17 +1,28 @@
-"""What can be measured of data before a head is trained: size, balance, and how the features lie."""
+"""What can be measured of data before a head is trained: size, balance, and how the features lie.
 
+And what the trained heads make of items of another set, which are of no class that they know.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from spaceform import data
+from spaceform.metrics import ood_auroc
+from spaceform.run.finished import Run
+from spaceform.run.held_out import as_trained
+from spaceform.study.judge import JudgedRun
 
 POINTS, ROUNDS = 250, 8
 """Of a sample for the hyperbolicity, and how many samples there are."""
 MOST = 4_000
 """Rows of the sample for the other measures."""
+UNKNOWN = 1_000
+"""Items of the other set."""
 
 
 def measures(path: Path) -> dict[str, float]:
@@ -60,3 +71,25 @@ def relative_delta(x: NDArray[np.float64]) -> float:
     products = (distances[:1] + distances[:, :1] - distances) / 2
     most = np.stack([np.minimum(row, products).max(1) for row in products])
     return float(2 * (most - products).max() / distances.max()) if distances.max() else 0.0
+
+
+def add_unknown(rows: Sequence[dict[str, Any]], runs: Sequence[JudgedRun], other: Path) -> None:
+    """Give the row of each run its AUROC of telling its test items from those of another set.
+
+    `unknown_energy` is that of the energy, by which `spaceform predict --unknown` refuses, and
+    `unknown_confidence` that of the norm.
+    """
+    foreign = data.load(other).inputs
+    assert isinstance(foreign, torch.Tensor)
+    some = torch.from_numpy(np.random.default_rng(0).permutation(len(foreign))[:UNKNOWN])
+    for row, one in zip(rows, runs, strict=False):  # the references follow
+        run = Run.load(one.folder)
+        head = run.model.head
+        with np.load(one.folder / "outputs.npz", allow_pickle=False) as kept:
+            own = torch.from_numpy(kept["embeddings"])
+        with torch.inference_mode():
+            z = run.embed(foreign[some])
+            energies = [as_trained(head, part)[1] for part in (own, z)]
+            norms = [head.confidence(part) for part in (own, z)]
+        row["unknown_energy"] = float(ood_auroc(*energies))
+        row["unknown_confidence"] = float(ood_auroc(*norms))
