@@ -62,7 +62,12 @@ class KeptStudy:
 
 def names() -> list[str]:
     """The studies that are kept."""
-    return sorted(path.stem for path in RESULTS.glob("*.parquet"))
+    return sorted(path.stem for path in RESULTS.glob("*.parquet") if _is_study(path))
+
+
+def _is_study(path: Path) -> bool:
+    """The board holds many studies, and is no study itself."""
+    return b"study" in (pq.read_metadata(path).metadata or {})
 
 
 @cache

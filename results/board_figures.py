@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from over_sets import AVERAGE, Effect, Foretold, Ranks, effect, foretell, ranks
+from over_sets import Effect, Foretold, Ranks, effect, foretell, ranks
 
 from spaceform.heads import HEADS
 
@@ -199,16 +199,16 @@ def share(values: Sequence[bool]) -> str:
     return f"{sum(values)} of {len(values)}"
 
 
-__all__ = [
-    "ACCURACY",
-    "AVERAGE",
-    "BASE",
-    "NLL",
-    "Board",
-    "GivenUp",
-    "Task",
-    "board",
-    "geometry",
-    "read",
-    "share",
-]
+Lines = list[list[str]]
+"""A table: cells in Markdown, the second line its rule."""
+NOT = "—"
+
+
+def rule(leading: int, numbers: int) -> list[str]:
+    """The line below the titles: words to the left, numbers to the right."""
+    return ["---"] * leading + ["---:"] * numbers
+
+
+def code(name: str) -> str:
+    """A name as it is typed."""
+    return f"`{name}`"

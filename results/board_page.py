@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import board_figures
+import board_over
 import board_tables
 import numpy as np
 import pandas as pd
-from board_figures import ACCURACY, BASE, FILE, NLL, Board, Task
+from board_figures import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -87,7 +88,6 @@ def render(found: Board) -> str:
     script = (ASSETS / "page.js").read_text("utf-8")
     template = Environment(autoescape=True).from_string((ASSETS / "page.html.j2").read_text("utf-8"))
     task = found.classification
-    said = dict(board_tables.answers()[2:])
     shown = [one for one in MEASURES if _values(found, one)]
     return template.render(
         sets=len(task.names),
@@ -96,10 +96,10 @@ def render(found: Board) -> str:
         measures=shown,
         verdict=_sentence(found),
         facts=_facts(found),
-        answers=_table(board_tables.answers()),
+        answers=_table(board_over.answers()),
         quick=_table(board_tables.quick()),
         data=_table(board_tables.sets()),
-        forests=[(title, Markup(forest(found, metric, d))) for metric, title, d in _GOALS] if said else [],
+        forests=[(title, Markup(forest(found, metric, d))) for metric, title, d in _GOALS],
         diagrams=[(f"Mean ranks, {title}", Markup(diagram(found, metric))) for metric, title, _ in _GOALS],
         figures=Markup(json.dumps(_figures(found, shown)).replace("</", "<\\/")),
         look=look,
@@ -138,7 +138,7 @@ def _facts(found: Board) -> list[tuple[str, str]]:
     ]
 
 
-def _table(lines: board_tables.Lines) -> Markup:
+def _table(lines: Lines) -> Markup:
     """A table of Markdown cells."""
     head, rule, *rest = lines
     right = [mark.endswith(":") for mark in rule]
@@ -150,10 +150,9 @@ def _table(lines: board_tables.Lines) -> Markup:
         )
         for line in rest
     ]
-    lines_of = "".join(f"<tr>{row}</tr>" for row in rows[1:])
-    return Markup(  # noqa: S704 (every cell is escaped)
-        f'<div class="scroll"><table class="plain"><thead><tr>{rows[0]}</tr></thead><tbody>{lines_of}</tbody></table></div>'
-    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows[1:])
+    table = f'<table class="plain"><thead><tr>{rows[0]}</tr></thead><tbody>{body}</tbody></table>'
+    return Markup(f'<div class="scroll">{table}</div>')
 
 
 def _cell(text: str) -> str:
