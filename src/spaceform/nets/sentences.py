@@ -38,7 +38,7 @@ class SentenceNet:
 
 def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
     """A net by its name on the hub or by a local folder; without a name the default, from its package."""
-    with suppress(ImportError):  # transformers imports it where it is installed, and does without it elsewhere
+    with suppress(ImportError):  # transformers imports it only where it is installed
         ensure_torchvision()
     from sentence_transformers import SentenceTransformer  # names the extra where it is missing
 
