@@ -221,3 +221,12 @@ def test_the_chosen_calibrator_is_recorded_by_name(runs, images, tmp_path: Path)
     torch.testing.assert_close(
         run.predict_proba(images), Run.load(runs["vmf"]).predict_proba(images, calibrator="isotonic")
     )
+
+
+@pytest.mark.compiled
+def test_a_head_that_fixes_the_batch_is_refused_in_one_sentence(runs, monkeypatch, tmp_path: Path) -> None:
+    run = Run.load(runs["standard"])
+    head = run.model.head
+    monkeypatch.setattr(head, "_logits", lambda z: z.new_ones(len(z), 1) + z @ head.weight.T)
+    with pytest.raises(ValueError, match=r"StandardHead .* Write z.shape\[0\], not len\(z\)"):
+        export(run, tmp_path / "m.onnx")

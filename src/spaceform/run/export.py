@@ -163,12 +163,11 @@ def export(
         told["preprocessing"] = json.dumps(how)
     example = torch.rand(3, *input_shape(run), generator=torch.Generator().manual_seed(0))
     path.parent.mkdir(parents=True, exist_ok=True)
-    batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch copies its own deprecated classes
         # Of weights in channels-last memory; what was written is read back and compared below.
         warnings.filterwarnings("ignore", message="No complete tensor found in the group")
-        program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+        program = _traced(module, example)
         if path.suffix == ".pt2":
             archive = io.BytesIO()
             torch.export.save(program, archive, extra_files={f"{k}.json": v for k, v in told.items()})
@@ -186,6 +185,19 @@ def export(
                     f"{path} was written, but its output {name!r} differs from the model's by {off:.1e}"
                 )
     return path
+
+
+def _traced(module: Graph, example: Tensor) -> torch.export.ExportedProgram:
+    batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
+    try:
+        return torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+    except torch._dynamo.exc.UserError as error:
+        where = type(module.predictor.head).__name__
+        reason = " ".join(line.strip(" -") for line in str(error).splitlines()[:2])
+        raise ValueError(
+            f"torch cannot make a graph of {where} and its net: {reason} Write z.shape[0], not len(z), and "
+            "leave out what depends on values"
+        ) from error
 
 
 def _write_onnx(
