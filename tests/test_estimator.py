@@ -188,6 +188,17 @@ def test_verbose_tells_of_every_trial(digits, capsys) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_a_table_of_a_few_kinds_of_rows_is_held_out_by_rows_and_not_by_kinds() -> None:
+    """Four kinds of rows with the probabilities 0.9, 0.6, 0.3, 0.1: the model should say these."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (2000, 2)).astype(np.float32)
+    truth = np.array([[0.9, 0.6], [0.3, 0.1]])[X[:, 0].astype(int), X[:, 1].astype(int)]
+    y = (rng.random(2000) < truth).astype(int)
+    model = quick("standard", hidden=16).fit(X, y)
+    assert np.abs(model.predict_proba(X)[:, 1] - truth).max() < 0.08
+    assert len(model._held_out[1]) == 2000  # three thirds of all rows, not of eight kinds
+
+
 def test_a_weight_of_two_is_a_row_given_twice_in_every_part(digits) -> None:
     """Standardisation, held-out loss, temperature and draws included: to the last bit, in any order."""
     X, X_test, y, _ = digits

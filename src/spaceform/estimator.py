@@ -28,7 +28,7 @@ from torch import Tensor
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.decisions.unknown import energy
 from spaceform.engine import Candidate, Rows, Training, TrainingSplit, Trial, finish, parts_of, refit, search
-from spaceform.engine.matrices import blocks, dense_rows, merged
+from spaceform.engine.matrices import blocks, dense_rows, merged, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
@@ -39,7 +39,7 @@ _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
-"""What `search="auto"` tries on a table: nets with pieces, without, larger, and the features as they are."""
+"""What `search="auto"` tries on a table: pieces with little and much dropout, none, and no hidden layer."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -55,13 +55,13 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     First a stratified `validation_fraction` is held out; it decides between candidates, says at which epoch
     to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows. Where that
-    part would have fewer than 200 rows, three thirds take turns in being held out, and a new model learns all
+    part would have fewer than 400 rows, three thirds take turns in being held out, and a new model learns all
     rows; where a class has fewer than three rows, nothing is held out.
 
     `class_weight` (None, "balanced", or a weight for each label) and `sample_weight` multiply, and enter all
     of it: standardisation, training, stopping and temperature. Rows are first put in an order of their own,
-    equal ones as one row with their weights added: a weight of two is a row given twice, to the last bit, and
-    the order in which rows are given does not matter.
+    and whole weights taken apart into rows: a weight of two is a row given twice, to the last bit, and the
+    order in which rows are given does not matter.
 
     The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones: the same
     row has the same probabilities in every batch. Sparse rows are made dense in float32. Training is in
@@ -139,7 +139,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """Fit from scratch."""
         X, y, weight = self._validated(X, y, sample_weight, reset=True)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        X, labels, weight = merged(X, labels, weight)
+        X, labels, weight = told_apart(*merged(X, labels, weight))
         if len(np.unique(labels)) < 2:
             raise ValueError(
                 f"a classifier needs at least two classes, got one class: {self.classes_[labels[:1]]}; "

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from torch.nn import functional as F
 
 from spaceform.engine import (
     Candidate,
@@ -27,7 +28,7 @@ from spaceform.engine import (
 from spaceform.engine.training import Training
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
-from spaceform.nets.features import Pieces, Standardised
+from spaceform.nets.features import FeatureBody, Pieces, Standardised
 
 pytestmark = pytest.mark.slow
 
@@ -237,3 +238,40 @@ def test_a_net_of_pieces_learns_what_a_linear_one_cannot():
     ]
     assert found[0] < 0.8
     assert found[1] > 0.95
+
+
+def test_pieces_of_a_feature_with_few_values_are_between_these_and_a_frequent_value_takes_one():
+    codes = torch.tensor([0.0, 0, 0, 0, 0, 0, 0, 1, 2, 5])[:, None]
+    block = Pieces(1, 4)
+    block.fit(codes, torch.ones(10))
+    assert block.edges[0].tolist() == [0.0, 1.0, 2.0, 5.0, 5.0]  # a category that is rare has a piece, too
+    zeros = torch.cat([torch.zeros(900), torch.linspace(1, 100, 100)])[:, None]
+    block.fit(zeros, torch.ones(1000))
+    # By hand: the zeros have one piece, and each of the others a third of the hundred.
+    assert block.edges[0].tolist() == pytest.approx([0, 0, 34, 67, 100], abs=1)
+
+
+def test_members_learn_alone_and_the_embedding_is_the_mean_of_theirs():
+    body = FeatureBody(5, 3, (8, 8), members=4, gates=True)
+    x = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
+    body.prepare(x, torch.ones(16))
+    each = body.each(x).view(16, 4, 3)
+    torch.testing.assert_close(body(x), each.mean(1))
+    assert (each.std(1) > 0.1).any()
+    # One of them by hand, from its own slices of the weights.
+    linear, norm, _, _, second, norm2, _, _, last = body.body
+    layer = F.linear(x, linear.weight[8:16])
+    layer = F.relu((layer - norm.running_mean[8:16]) / (norm.running_var[8:16] + norm.eps).sqrt())
+    layer = layer @ second.weight[1]
+    layer = F.relu((layer - norm2.running_mean[8:16]) / (norm2.running_var[8:16] + norm2.eps).sqrt())
+    torch.testing.assert_close(each[:, 1], layer @ last.weight[1] * body.factor)
+
+
+def test_gates_of_features_that_say_nothing_fade():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 20, generator=generator)
+    rows = Rows.of(x, (x[:, 0] * x[:, 1] > 0).long())
+    candidate = Candidate(hidden=(32,), pieces=4, gates=True, lr=6e-3, batch_size=64, epochs=20)
+    (model,) = fit("cosine", candidate, rows, rows, seed=0, classes=2).models
+    gates = model.net.body.gates.weight.abs()
+    assert gates[:2].min() > 2 * gates[2:].mean()

@@ -16,6 +16,10 @@ class Candidate:
     """Coordinates of the embedding. None: the features as they are, each with a scale and an offset."""
     pieces: int = 0
     """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
+    members: int = 1
+    """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
+    gates: bool = False
+    """Each feature, pieces included, times a factor that learns fast: features that say nothing fade."""
     dropout: float = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
     lr: float = 3e-3

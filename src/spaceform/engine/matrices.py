@@ -14,6 +14,9 @@ _Array = NDArray[Any]
 _BLOCK = 1024
 """Rows that are made dense at a time."""
 
+_MOST_COPIES = 50_000
+"""Rows that equal ones are made of, about."""
+
 
 def blocks(X: Any) -> Iterator[_Array]:
     """Rows of a matrix, dense, so many at a time."""
@@ -54,3 +57,18 @@ def merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _
     groups = [rows[key] for key in sorted(rows)]
     first = np.array([group[0] for group in groups], dtype=np.intp)
     return X[first], labels[first], np.array([weight[group].sum() for group in groups], dtype=weight.dtype)
+
+
+def told_apart(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
+    """Rows whose weights are whole numbers as so many rows each: some may train and others be held out.
+
+    Of a table with few columns that are categories, hardly a row is the only one of its kind; whole kinds
+    held out would say nothing about the kinds that come. What all weights have in common is no repetition.
+    """
+    if not (weight == np.floor(weight)).all() or weight.max() > np.iinfo(np.int32).max:
+        return X, labels, weight
+    counts = weight.astype(np.int64)
+    counts //= np.gcd.reduce(counts)
+    copies = np.maximum(1, np.floor(counts * min(1.0, _MOST_COPIES / counts.sum()))).astype(np.int64)
+    index = np.repeat(np.arange(len(copies)), copies)
+    return X[index], labels[index], (weight / copies)[index].astype(weight.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spaceform.nets.features import Standardised
 
-SMALLEST_HELD_OUT = 200
+SMALLEST_HELD_OUT = 400
 """Fewer held-out rows say too little; then three parts take turns in being held out."""
 
 _FOLDS = 3
@@ -63,7 +63,7 @@ def inputs_of(rows: Rows) -> Standardised:
 
 
 def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[TrainingSplit]:
-    """One part; or three folds of all rows, where `held_out` is missing or has fewer than 200."""
+    """One part; or three folds of all rows, where `held_out` is missing or has fewer than 400."""
     if held_out is not None and len(held_out) >= SMALLEST_HELD_OUT:
         return [TrainingSplit.of(train, held_out)]
     rows = train if held_out is None else joined(train, held_out)

@@ -2,8 +2,8 @@
 
 Every candidate is trained for three tenths of its epochs, the best quarter of them for all, the best
 sixteenth for twice as many; each time from the start, with the whole schedule in the epochs it has, so that a
-short run is a finished one. The choice is made among all of these runs: a shorter schedule may be the better
-one.
+short run is a finished one. Where a net has several members, the short runs do with one. The choice is made
+among all of these runs: a shorter schedule may be the better one.
 
 The loss is that after one temperature: a wrong scale costs nothing to mend.
 """
@@ -145,8 +145,9 @@ def _rungs(candidates: int) -> list[tuple[int, int]]:
 
 
 def with_share(candidate: Candidate, share: float) -> Candidate:
-    """With that share of its epochs, at least two."""
-    return replace(candidate, epochs=max(min(2, candidate.epochs), round(candidate.epochs * share)))
+    """With that share of its epochs, at least two; in less than all of them with one member."""
+    epochs = max(min(2, candidate.epochs), round(candidate.epochs * share))
+    return replace(candidate, epochs=epochs, members=candidate.members if share >= 1 else 1)
 
 
 def _foreseen(trials: Sequence[Trial], candidate: Candidate) -> float:

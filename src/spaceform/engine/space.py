@@ -22,20 +22,20 @@ _Net = tuple[tuple[int, ...], int | None, float, float, float, int]
 _TABLE: list[_Net] = [
     ((256, 256), None, 0.1, 6e-3, 0.0, 8),
     ((), None, 0.0, 2e-2, 0.0, 0),
+    ((256, 256), None, 0.5, 6e-3, 0.0, 8),
     ((256, 256), None, 0.1, 6e-3, 0.0, 0),
-    ((512, 512), None, 0.3, 6e-3, 0.01, 8),
-    ((256,), None, 0.3, 6e-3, 0.01, 8),
+    ((512, 512), None, 0.3, 6e-3, 3.0, 16),
+    ((), None, 0.1, 1e-2, 0.0, 8),
+    ((256,), None, 0.3, 6e-3, 1.0, 8),
     ((256, 256), 16, 0.0, 2e-3, 0.0, 0),
+    ((512, 512), None, 0.1, 2e-3, 1.0, 8),
     ((), 32, 0.1, 6e-3, 0.0, 8),
-    ((512, 512), None, 0.1, 2e-3, 0.1, 8),
     ((256, 256, 256), None, 0.2, 3e-3, 0.0, 16),
     ((128,), 16, 0.0, 1e-2, 0.0, 0),
-    ((384, 384, 384), None, 0.2, 6e-3, 0.01, 0),
-    ((64,), None, 0.3, 1e-2, 0.1, 4),
-    ((256, 256), 32, 0.2, 1e-2, 0.0, 16),
-    ((128, 128), None, 0.5, 6e-3, 0.1, 8),
+    ((384, 384, 384), None, 0.2, 6e-3, 1.0, 0),
+    ((64,), None, 0.3, 1e-2, 3.0, 4),
+    ((128, 128), None, 0.5, 6e-3, 3.0, 8),
     ((), None, 0.1, 5e-2, 0.1, 0),
-    ((512, 512), 64, 0.5, 6e-3, 0.0, 16),
 ]
 _EMBEDDINGS: list[_Net] = [
     ((), 256, 0.3, 4e-3, 0.0, 0),
@@ -73,8 +73,11 @@ _WIDE_FEATURES: list[_Net] = [
     ((), None, 0.1, 6e-3, 0.0, 0),
     ((512,), 256, 0.7, 6e-3, 0.01, 0),
 ]
-_TABLE_SCHEDULE, _FEATURES_SCHEDULE = (8, 300, 15, 60), (32, 280, 8, 40)
+_TABLE_SCHEDULE, _FEATURES_SCHEDULE = (8, 450, 15, 60), (32, 280, 8, 40)
 """Batches in all rows (within limits), steps in all, fewest and most epochs."""
+
+_FEW_ROWS = 8_000
+"""Of a table: up to here a net with hidden layers has four members, past it two. Each costs its time."""
 
 
 def space(
@@ -90,14 +93,15 @@ def space(
 
     `searched` has the head's own options and their values, the default first; None: what the head declares.
     """
-    nets = _TABLE if features < NARROW else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
+    table = features < NARROW
+    nets = _TABLE if table else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
     nets = nets + [
         _varied(net, 1 + i // len(nets)) for i, net in enumerate(nets * (-(-size // len(nets)) - 1))
     ]
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
     fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
-    share, steps, fewest, most = _TABLE_SCHEDULE if features < NARROW else _FEATURES_SCHEDULE
+    share, steps, fewest, most = _TABLE_SCHEDULE if table else _FEATURES_SCHEDULE
     batch = min(256, max(32, rows // share))
     epochs = min(most, max(fewest, round(steps * batch / rows)))
     return [
@@ -105,6 +109,8 @@ def space(
             hidden=hidden,
             dim=dim if dim is None or hidden or pieces else min(dim, max(2, features, classes)),
             pieces=pieces,
+            members=(4 if rows <= _FEW_ROWS else 2) if table and hidden else 1,
+            gates=table and bool(hidden),
             dropout=dropout,
             lr=lr,
             weight_decay=decay,

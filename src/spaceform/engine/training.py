@@ -34,6 +34,9 @@ _SEEN = 20_000
 _STEADY = ("temperature", "hyperplanes")
 """Groups of parameters that weight decay leaves alone."""
 
+_GATES = 10.0
+"""The rate of gates is so many times that of others."""
+
 _building = threading.Lock()
 """Parameters are drawn from torch's global generator, which threads share."""
 
@@ -86,7 +89,9 @@ class Training:
         )
         set_draws(self.head, WATCHING_DRAWS)
         self._lent = False
-        groups = [RatedParameters([*self.net.parameters()], 1.0, candidate.weight_decay)]
+        gates = [] if self.net.gates is None else [self.net.gates.weight]
+        others = [p for p in self.net.parameters() if all(p is not gate for gate in gates)]
+        groups = [RatedParameters(others, 1.0, candidate.weight_decay), RatedParameters(gates, _GATES, 0.0)]
         # By the size at the start also where training goes on: weights that have grown to seven times of it
         # would take steps of seven times the size, and a finished model be worse than it was.
         new = self.head if start is None else _new_head(head, candidate, self.net.dim, classes, seed)
@@ -124,12 +129,13 @@ class Training:
         rate: float,
     ) -> float:
         try:
-            objective = self.head(self.net(x), y, generator=self.generator)
+            k = self.net.members
+            objective = self.head(self.net.each(x), y.repeat_interleave(k), generator=self.generator)
         except ValueError as error:
             if self._finite():
                 raise
             raise CandidateDiverged(f"parameters are no longer finite in epoch {self.epochs + 1}") from error
-        loss = torch.dot(objective, w)
+        loss = torch.dot(objective, w.repeat_interleave(k) / k)
         value = loss.item()
         if not math.isfinite(value):
             raise CandidateDiverged(f"the objective is {value} in epoch {self.epochs + 1}; try a lower lr")
@@ -174,7 +180,8 @@ def _built(
     make = HEADS[head] if isinstance(head, str) else head
     features = rows.x.shape[1]
     dim, projected = candidate.embedding(features, classes)
-    net: dict[str, Any] = {"pieces": candidate.pieces, "dropout": candidate.dropout, "projected": projected}
+    net: dict[str, Any] = {"pieces": candidate.pieces, "dropout": candidate.dropout}
+    net |= {"members": candidate.members, "gates": candidate.gates, "projected": projected}
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         body = FeatureBody(features, dim, candidate.hidden, **net).to(rows.x)

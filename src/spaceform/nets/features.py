@@ -17,6 +17,9 @@ _NORM = 3.0
 _SOFT = 3.0
 """Standardised features are bounded by this, softly, where they are also given in pieces."""
 
+_ROUNDS = 20
+"""In which frequent values are cut to one piece: a value cut leaves less in all, and so a smaller piece."""
+
 _BLOCK = 1024
 """Rows in double precision at a time."""
 
@@ -35,6 +38,10 @@ class FeaturesOptions(NetOptions):
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
     pieces: Natural = 0
     """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
+    members: Annotated[int, Field(ge=1)] = 1
+    """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
+    gates: bool = False
+    """Each feature, pieces included, times a factor that learns fast: features that say nothing fade."""
     projected: bool = True
     """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
     `dim` is their number, pieces included.
@@ -55,6 +62,8 @@ class FeaturesOptions(NetOptions):
             self.hidden,
             pieces=self.pieces,
             dropout=self.dropout,
+            members=self.members,
+            gates=self.gates,
             projected=self.projected,
         )
         return FeaturesNet(Standardised(features), body)
@@ -113,6 +122,8 @@ class Pieces(nn.Module):
 
     Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
     layer can then give each feature a curve of its own (Gorishniy et al. 2022, piecewise linear encoding).
+    A value that many rows share counts for one piece at most, so that the others get theirs; and where a
+    feature has few values, they are the a_i: a code for a category can have any effect.
     """
 
     edges: Tensor
@@ -125,19 +136,44 @@ class Pieces(nn.Module):
     @torch.no_grad()
     def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> None:
         """Take the quantiles of these rows."""
-        ordered, order = x.sort(dim=0)
-        reached = weight[order].double().cumsum(0)
-        levels = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64, device=x.device)
-        for j in range(x.shape[1]):
-            column = reached[:, j].contiguous()
-            at = torch.searchsorted(column, levels * column[-1]).clamp_max(len(x) - 1)
-            self.edges[j] = ordered[at, j]
+        for j, column in enumerate(x.T):
+            self.edges[j] = _edges(column, weight.double(), self.edges.shape[1])
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
         low, size = self.edges[:, :-1], self.edges.diff(dim=1)
         inverse = size.masked_fill(size == 0, torch.inf).reciprocal()
         progress = ((x[:, :, None] - low) * inverse).clamp(0, 1)
         return torch.cat([x * (1 + (x / _SOFT).square()).rsqrt(), progress.flatten(1)], dim=1)
+
+
+@final
+class Gates(nn.Module):
+    """Each feature, with its pieces, times a factor; the training loop gives it a higher rate.
+
+    A hidden layer alone has to shrink hundreds of weights before it no longer hears a feature that says
+    nothing. The scaling layer of Holzmüller et al. 2024 (RealMLP), one factor a feature.
+    """
+
+    def __init__(self, features: int, pieces: int) -> None:
+        super().__init__()
+        self.pieces = pieces
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
+        return x * torch.cat([self.weight, self.weight.repeat_interleave(self.pieces)])
+
+
+def _edges(x: Float[Tensor, " n"], weight: Float[Tensor, " n"], count: int) -> Float[Tensor, " count"]:
+    """All values where they are few, the last of them again; otherwise so many quantiles."""
+    values, which = x.unique(return_inverse=True)
+    if len(values) <= count:
+        return torch.cat([values, values[-1:].expand(count - len(values))])
+    mass = torch.zeros(len(values), dtype=weight.dtype, device=x.device).index_add_(0, which, weight)
+    for _ in range(_ROUNDS):
+        mass = mass.clamp_max(mass.sum() / (count - 1))
+    reached = mass.cumsum(0)
+    levels = torch.linspace(0, 1, count, dtype=weight.dtype, device=x.device)
+    return values[torch.searchsorted(reached, levels * reached[-1]).clamp_max(len(values) - 1)]
 
 
 @final
@@ -198,6 +234,10 @@ class FeatureBody(nn.Module):
 
     `prepare` looks at training rows before training. It takes their quantiles, if features are given in
     pieces, and sets a constant factor with which embeddings start with a norm of about 3.
+
+    Several `members` are nets with hidden layers of their own, in front of one head. In training each has to
+    find the class alone (`each`); the embedding of a row is the mean of theirs, and shorter where they
+    disagree.
     """
 
     factor: Tensor
@@ -210,13 +250,16 @@ class FeatureBody(nn.Module):
         *,
         pieces: int = 0,
         dropout: float = 0.0,
+        members: int = 1,
+        gates: bool = False,
         projected: bool = True,
     ) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.members = dim, members if hidden else 1
         self.pieces = Pieces(features, pieces) if pieces else None
+        self.gates = Gates(features, pieces) if gates else None
         width = features if self.pieces is None else self.pieces.width
-        self.body = _layers(width, dim, hidden, dropout, projected)
+        self.body = _layers(width, dim, hidden, dropout, self.members, projected)
         self.register_buffer("factor", torch.ones(()))
 
     @torch.no_grad()
@@ -225,14 +268,23 @@ class FeatureBody(nn.Module):
         self.eval()
         if self.pieces is not None:
             self.pieces.fit(x, weight)
-        z = self(x)
+        z = self._side_by_side(x)[:, 0]
         size = torch.linalg.vector_norm(z, dim=1).square().mean().sqrt()
         factor = torch.where(size > 0, _NORM / size, torch.ones_like(size))
         self.factor.mul_(factor)
         return z * factor
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
-        return self.body(x if self.pieces is None else self.pieces(x)) * self.factor
+        return self._side_by_side(x).mean(1)
+
+    def each(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "rows dim"]:
+        """The embeddings of all members: those of the first row, of the second, ..."""
+        return self._side_by_side(x).flatten(0, 1)
+
+    def _side_by_side(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch members dim"]:
+        x = x if self.pieces is None else self.pieces(x)
+        x = x if self.gates is None else self.gates(x)
+        return (self.body(x) * self.factor).unflatten(1, (self.members, self.dim))
 
     def lend(self, generator: torch.Generator | None) -> None:
         """The source of randomness of every dropout; None takes it back."""
@@ -241,15 +293,43 @@ class FeatureBody(nn.Module):
                 module.lend(generator)
 
 
-def _layers(width: int, dim: int, hidden: Sequence[int], dropout: float, projected: bool) -> nn.Module:
+@final
+class SideBySide(nn.Module):
+    """A linear layer for each of the members, whose features stand in a row one after the other."""
+
+    def __init__(self, features: int, units: int, members: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(members, features, units))
+        nn.init.uniform_(self.weight, -(features**-0.5), features**-0.5)  # as nn.Linear starts
+
+    def forward(self, x: Float[Tensor, "batch all_features"]) -> Float[Tensor, "batch all_units"]:
+        x = x.unflatten(1, self.weight.shape[:2]).transpose(0, 1)
+        return x.bmm(self.weight).transpose(0, 1).flatten(1)
+
+
+def _layers(
+    width: int, dim: int, hidden: Sequence[int], dropout: float, members: int, projected: bool
+) -> nn.Module:
     if not hidden and not projected:
         return nn.Sequential(Dropout(dropout), Scaled(width))
     layers: list[nn.Module] = []
-    for units in hidden:
-        # A bias before batch norm would be subtracted again.
-        layers += [nn.Linear(width, units, bias=False), nn.BatchNorm1d(units), nn.ReLU(), Dropout(dropout)]
+    for i, units in enumerate(hidden):
+        # A bias before batch norm would be subtracted again. The first layer of all members is one.
+        one = i == 0 or members == 1
+        linear = nn.Linear(width, members * units, bias=False) if one else SideBySide(width, units, members)
+        layers += [linear, nn.BatchNorm1d(members * units), nn.ReLU(), Dropout(dropout)]
         width = units
-    last = nn.Linear(width, dim)
-    nn.init.orthogonal_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(*(layers or [Dropout(dropout)]), last)
+    return nn.Sequential(*(layers or [Dropout(dropout)]), *_last(width, dim, members))
+
+
+def _last(width: int, dim: int, members: int) -> list[nn.Module]:
+    """Orthogonal at the start."""
+    if members == 1:
+        last = nn.Linear(width, dim)
+        nn.init.orthogonal_(last.weight)
+        nn.init.zeros_(last.bias)
+        return [last]
+    each = SideBySide(width, dim, members)
+    for weight in each.weight:
+        nn.init.orthogonal_(weight)
+    return [each]

@@ -123,6 +123,8 @@ def candidate_of(recipe: Recipe) -> Candidate:
         hidden=tuple(net["hidden"]),
         dim=net["dim"] if net["projected"] else None,
         pieces=net["pieces"],
+        members=net["members"],
+        gates=net["gates"],
         dropout=net["dropout"],
         lr=optim["lr"],
         weight_decay=optim["weight_decay"],
@@ -136,7 +138,8 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
     """The recipe of a candidate: the same data and head, this net, these rates and options."""
     dim, projected = candidate.embedding(features, classes)
     net = {"name": "features", "dim": dim, "hidden": candidate.hidden}
-    net |= {"pieces": candidate.pieces, "dropout": candidate.dropout, "projected": projected}
+    net |= {"pieces": candidate.pieces, "members": candidate.members, "dropout": candidate.dropout}
+    net |= {"gates": candidate.gates, "projected": projected}
     optim = {"name": "cosine_adamw", "lr": candidate.lr, "weight_decay": candidate.weight_decay}
     optim |= {"batch_size": candidate.batch_size, "epochs": candidate.epochs}
     head = {"name": recipe.head.name, **candidate.options}
