@@ -147,37 +147,44 @@ def _mix_back(
 class _Target(NamedTuple):
     """The term −β E[w_y]·E[z] = −β A(‖w̃‖)/‖w̃‖ · length · w̃_y·μ."""
 
-    w_y: Tensor
-    mu: Tensor
     length: Tensor
     norm: Tensor
     dot: Tensor
     ratio: Tensor
 
     @property
-    def value(self) -> Tensor:
-        return self.ratio * self.length * self.dot
+    def pull(self) -> Tensor:
+        """A(‖w̃‖)/‖w̃‖ · length: of w̃_y in dμ, and of μ in dw̃_y."""
+        return self.ratio * self.length
 
-    def weight_gradient(self, normalizer: Normalizer, order: float) -> Tensor:
-        """d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length."""
+    @property
+    def value(self) -> Tensor:
+        return self.pull * self.dot
+
+    def along(self, normalizer: Normalizer, order: float) -> Tensor:
+        """The rest of d(A(‖w̃‖) ŵ·μ)/dw̃ = A/‖w̃‖ μ + (A′ − A/‖w̃‖)(ŵ·μ) ŵ, times the length: of w̃_y."""
         inverse = 1 / self.norm.clamp_min(torch.finfo(self.norm.dtype).tiny ** 0.5)
         slope = normalizer.target_slope(self.norm, self.dot, order)
-        along = (slope - self.ratio) * self.dot * inverse * inverse
-        return self.length[:, None] * (self.ratio[:, None] * self.mu + along[:, None] * self.w_y)
+        return self.length * (slope - self.ratio) * self.dot * inverse * inverse
 
 
-def _target(
+def _target(length: Tensor, norm: Tensor, dot: Tensor, normalizer: Normalizer, order: float) -> _Target:
+    return _Target(length, norm, dot, normalizer.target_ratio(norm, dot, order))
+
+
+def _target_of(
     weight: Tensor,
     y: Tensor,
     mu: Tensor,
     length: Tensor,
     normalizer: Normalizer,
     order: float,
-    inside: Tensor | None = None,
-) -> _Target:
-    w_y = weight[y] if inside is None else weight[y] * inside[:, None]  # elsewhere the term is 0
-    dot, norm = torch.linalg.vecdot(w_y, mu), torch.linalg.vector_norm(w_y, dim=1)
-    return _Target(w_y, mu, length, norm, dot, normalizer.target_ratio(norm, dot, order))
+    inside: Tensor | None,
+) -> tuple[_Target, Tensor]:
+    """The target's term and the w̃_y of each example, 0 where its class is on another rank."""
+    w_y = weight[y] if inside is None else weight[y] * inside[:, None]
+    norm, dot = torch.linalg.vector_norm(w_y, dim=1), torch.linalg.vecdot(w_y, mu)
+    return _target(length, norm, dot, normalizer, order), w_y
 
 
 def _finish(
@@ -191,11 +198,13 @@ def _finish(
     sin: Tensor,
     v: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of all but the weights, from the q·W rows of each draw; `carried` is K_μ W."""
+    """Gradients of all but the weights, from the q·W rows of each draw; `carried` is K_μ W less the target's
+    pull on μ.
+    """
     g, sides = grad[:, None], _sides(cos.shape[1], v.shape[1], cos)
     q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
     turned = (sin * q_mu) @ sides
-    d_mu = carried - (turned[:, None] @ v)[:, 0] - (target.ratio * target.length)[:, None] * target.w_y
+    d_mu = carried - (turned[:, None] @ v)[:, 0]
     d_beta = (cos * q_mu + sin * q_v).sum(1) + beta * q_sum - target.value
     scaled = beta * g
     return (
@@ -230,8 +239,10 @@ class _Kept(torch.autograd.Function):
         mixed = _mixtures(cos, sin, pairs)
         rows = torch.cat([mu[:, None], v], 1)
         products = (rows.view(-1, dim) @ weight.T).view(batch, 1 + pairs, classes)
-        square = torch.linalg.vector_norm(weight, dim=1).square()
-        target = _target(weight, y, mu, length, normalizer, order)
+        norm = torch.linalg.vector_norm(weight, dim=1)
+        square = norm.square()
+        dot = products[:, 0].gather(1, y[:, None])[:, 0]
+        target = _target(length, norm[y], dot, normalizer, order)
 
         # Rows shorter than a vector register or two are not worth a loop of their own.
         evidence = normalizer.evidence(
@@ -250,9 +261,9 @@ class _Kept(torch.autograd.Function):
                 parts.append(_mix_back(p, A, A_w, mixed[b], U))
         if differentiate:
             q_rows, q_sum, own = (torch.cat(part) for part in zip(*parts, strict=True))
-            ctx.save_for_backward(
-                *(rows, products, q_rows, q_sum, own, cos, sin, length, weight, beta, y), *target[3:]
-            )
+            # The target's pull on μ and on w̃_y is one more entry of K.
+            products[:, 0].scatter_add_(1, y[:, None], -target.pull[:, None])
+            ctx.save_for_backward(*(rows, products, q_rows, q_sum, own, cos, sin, weight, beta, y), *target)
             ctx.normalizer = normalizer
         return torch.cat(logs) - beta * target.value
 
@@ -264,18 +275,17 @@ class _Kept(torch.autograd.Function):
 
 
 def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, K, q_rows, q_sum, own, cos, sin, length, weight, beta, y, *known = ctx.saved_tensors
-    dim = rows.shape[2]
-    target = _Target(weight[y], rows[:, 0], length, *known)
+    rows, K, q_rows, q_sum, own, cos, sin, weight, beta, y, *known = ctx.saved_tensors
+    dim, target = rows.shape[2], _Target(*known)
     others = _finish(grad, beta, target, K[:, 0] @ weight, q_rows, q_sum, cos, sin, rows[:, 1:])
     d_weight = None
     if ctx.needs_input_grad[4]:
         scaled = beta * grad
-        d_weight = K.view(-1, K.shape[2]).T @ (scaled[:, None, None] * rows).view(-1, dim)
-        d_weight.addcmul_((grad @ own)[:, None], weight)
-        d_weight.index_add_(
-            0, y, scaled[:, None] * target.weight_gradient(ctx.normalizer, dim / 2 - 1), alpha=-1
+        d_weight = (scaled[:, None, None] * K).view(-1, K.shape[2]).T @ rows.view(-1, dim)
+        own_share = (grad @ own).index_add_(
+            0, y, scaled * target.along(ctx.normalizer, dim / 2 - 1), alpha=-1
         )
+        d_weight.addcmul_(own_share[:, None], weight)
     return *others[:4], d_weight, others[4], None, None, None
 
 
@@ -305,7 +315,7 @@ class _Streamed(torch.autograd.Function):
         for w in weight.split(chunk):
             log_sum = torch.logaddexp(log_sum, _log_sum(w, rows, mixed, beta, normalizer))
         order = mu.shape[1] / 2 - 1
-        value = _target(weight, y, mu, length, normalizer, order, inside).value[:, None]
+        value = _target_of(weight, y, mu, length, normalizer, order, inside)[0].value[:, None]
         if shard is not None:
             log_sum, value = shard.reduced(log_sum, value)
         ctx.save_for_backward(rows, log_sum, cos, sin, length, weight, beta, y, inside)
@@ -337,7 +347,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     dim, normalizer = rows.shape[2], ctx.normalizer
     order = dim / 2 - 1
     mu, mixed = rows[:, 0], _mixtures(cos, sin, rows.shape[1] - 1)
-    target = _target(weight, y, mu, length, normalizer, order, inside)
+    target, w_y = _target_of(weight, y, mu, length, normalizer, order, inside)
     log_sum = log_sum + math.log(draws)
     scaled = beta * grad
     scaled_rows = (scaled[:, None, None] * rows).flatten(0, 1)
@@ -366,6 +376,9 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         del products, U  # before the next are made
     if d_weight is not None:
         here = scaled if inside is None else scaled * inside
-        d_weight.index_add_(0, y, here[:, None] * target.weight_gradient(normalizer, order), alpha=-1)
+        along = target.along(normalizer, order)[:, None] * w_y
+        pulled = torch.addcmul(along, target.pull[:, None], mu)
+        d_weight.index_add_(0, y, here[:, None] * pulled, alpha=-1)
+    carried -= target.pull[:, None] * w_y
     others = _finish(grad, beta, target, carried, q_rows, q_sum, cos, sin, rows[:, 1:])
     return *others[:4], d_weight, others[4], None, None, None, None, None
