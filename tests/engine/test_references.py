@@ -64,3 +64,16 @@ def test_a_single_trial_is_a_usual_setting():
     )
     assert [one.options for one in logistic] == [{"C": 1.0}]
     assert [one.options for one in neighbours] == [{"k": 10, "metric": "cosine"}]
+
+
+def test_a_start_from_a_part_leads_to_the_same_minimum():
+    rng = np.random.default_rng(0)
+    y = np.arange(900) % 3
+    x = (rng.standard_normal((900, 120)) + 0.4 * np.eye(120)[y]).astype(np.float32)
+    parts = parts_of(Rows.of(x[:500], y[:500]), Rows.of(x[500:750], y[500:750]), seed=0)
+    assert len(parts) == 1
+    found = reference("logistic", parts, Rows.of(x[750:], y[750:]).x, classes=3, trials=1)
+    scale = StandardScaler().fit(x[:750])
+    peer = LogisticRegression(C=found.best.options["C"], max_iter=1000, tol=1e-8)
+    peer.fit(scale.transform(x[:750]).astype(np.float64), y[:750])
+    np.testing.assert_allclose(found.probabilities, peer.predict_proba(scale.transform(x[750:])), atol=2e-3)
