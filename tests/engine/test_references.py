@@ -15,8 +15,8 @@ def wine(held_out: int | None = 30):
     x, y = load_wine(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     x, y = x[order].astype(np.float32), y[order]
-    if held_out is None:  # three times the same rows: enough for one part
-        train = Rows.of(np.tile(x[:120], (3, 1)), np.tile(y[:120], 3))
+    if held_out is None:  # four times the same rows: enough for one part
+        train = Rows.of(np.tile(x[:120], (4, 1)), np.tile(y[:120], 4))
         return parts_of(train, train, seed=0), x[120:], y[120:]
     return parts_of(Rows.of(x[:90], y[:90]), Rows.of(x[90:120], y[90:120]), seed=0), x[120:], y[120:]
 
@@ -41,8 +41,8 @@ def test_logistic_regression_is_scikit_learns():
     assert len(parts) == 1
     found = reference("logistic", parts, Rows.of(x, y).x, classes=3, trials=8)
     order = np.random.default_rng(0).permutation(178)[:120]
-    train = np.tile(load_wine().data[order].astype(np.float32), (6, 1))  # what trains and what is held out
-    labels = np.tile(load_wine().target[order], 6)
+    train = np.tile(load_wine().data[order].astype(np.float32), (8, 1))  # what trains and what is held out
+    labels = np.tile(load_wine().target[order], 8)
     scale = StandardScaler().fit(train)
     peer = LogisticRegression(C=found.best.options["C"], max_iter=300).fit(scale.transform(train), labels)
     np.testing.assert_allclose(found.probabilities, peer.predict_proba(scale.transform(x)), atol=2e-3)
@@ -68,12 +68,12 @@ def test_a_single_trial_is_a_usual_setting():
 
 def test_a_start_from_a_part_leads_to_the_same_minimum():
     rng = np.random.default_rng(0)
-    y = np.arange(900) % 3
-    x = (rng.standard_normal((900, 120)) + 0.4 * np.eye(120)[y]).astype(np.float32)
-    parts = parts_of(Rows.of(x[:500], y[:500]), Rows.of(x[500:750], y[500:750]), seed=0)
+    y = np.arange(1200) % 3
+    x = (rng.standard_normal((1200, 120)) + 0.4 * np.eye(120)[y]).astype(np.float32)
+    parts = parts_of(Rows.of(x[:500], y[:500]), Rows.of(x[500:900], y[500:900]), seed=0)
     assert len(parts) == 1
-    found = reference("logistic", parts, Rows.of(x[750:], y[750:]).x, classes=3, trials=1)
-    scale = StandardScaler().fit(x[:750])
+    found = reference("logistic", parts, Rows.of(x[900:], y[900:]).x, classes=3, trials=1)
+    scale = StandardScaler().fit(x[:900])
     peer = LogisticRegression(C=found.best.options["C"], max_iter=1000, tol=1e-8)
-    peer.fit(scale.transform(x[:750]).astype(np.float64), y[:750])
-    np.testing.assert_allclose(found.probabilities, peer.predict_proba(scale.transform(x[750:])), atol=2e-3)
+    peer.fit(scale.transform(x[:900]).astype(np.float64), y[:900])
+    np.testing.assert_allclose(found.probabilities, peer.predict_proba(scale.transform(x[900:])), atol=2e-3)
