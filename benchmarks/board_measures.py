@@ -41,7 +41,7 @@ def measures(path: Path) -> dict[str, float]:
     norms = np.linalg.norm(x, axis=1)
     share = counts / counts.sum()
     within = sum(((x[y == c] - x[y == c].mean(0)) ** 2).sum() for c in np.unique(y))
-    eigenvalues = np.linalg.svd(x, compute_uv=False) ** 2
+    moments = x.T @ x if x.shape[1] < len(x) else x @ x.T  # with the same eigenvalues, but for zeros
     return {
         "classes": float(len(counts)),
         "columns": float(found.inputs.shape[1]),
@@ -52,7 +52,7 @@ def measures(path: Path) -> dict[str, float]:
         "delta": float(np.mean([relative_delta(_sample(x, rng)) for _ in range(ROUNDS)])),
         "norm_spread": float(norms.std() / norms.mean()),
         "between": float(1 - within / (x**2).sum()),
-        "dimension": float(eigenvalues.sum() ** 2 / (eigenvalues**2).sum()),
+        "dimension": float(np.trace(moments) ** 2 / (moments**2).sum()),
     }
 
 

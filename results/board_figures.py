@@ -23,6 +23,8 @@ BASE = "standard"
 ACCURACY, NLL = "accuracy", "calibrated.chosen.nll"
 POINTS, NATS = 0.3, 0.01
 """What the quick answer may give up."""
+ENOUGH = 3
+"""Sets, for what is said of all of them together."""
 GEOMETRIES = ("euclidean", "hyperbolic", "spherical")
 _LOGARITHMS = ("classes", "columns", "rows", "rows_a_class", "imbalance", "dimension")
 
@@ -103,6 +105,11 @@ class Board:
         """Sets by heads, more is better: points of accuracy, and NLL after calibration with a minus."""
         task = self.classification
         return {ACCURACY: 100 * task.means(ACCURACY).to_numpy(), NLL: -task.means(NLL).to_numpy()}
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough sets for a model over sets."""
+        return len(self.classification.names) >= ENOUGH
 
     def kinds(self) -> list[str]:
         """The kind of data of every set that counts."""

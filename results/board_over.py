@@ -54,7 +54,8 @@ def heads() -> Lines:
     for i, head in enumerate(task.heads):
         line = [code(head), geometry(head), *(f"{by_rank[metric].mean[i]:.1f}" for metric in by_rank)]
         for metric, digits in ((ACCURACY, 2), (NLL, 3)):
-            line += [NOT, NOT] if head == BASE else _effect(found, metric, head, digits)
+            shown = head != BASE and found.enough
+            line += _effect(found, metric, head, digits) if shown else [NOT, NOT]
         lines.append(line)
     return lines
 
@@ -132,7 +133,7 @@ def foretold() -> Lines:
         ],
         rule(1, 4),
     ]
-    for way, title in _WAYS.items():
+    for way, title in _WAYS.items() if found.enough else ():
         line = [title]
         for metric, digits in ((ACCURACY, 2), (NLL, 4)):
             one = found.foretold[metric]
@@ -160,8 +161,9 @@ def answers() -> Lines:
             [f"Which head is first in {what}, by mean rank?", f"{best}; last is {last}. {_friedman(tested)}"]
         )
     lines.append(["How large are the differences in practice?", _spread(found)])
-    lines.append(["Is a head of another geometry better than plain softmax?", _better(found)])
-    lines.append(["Can the winner be foretold?", _foretold(found)])
+    if found.enough:
+        lines.append(["Is a head of another geometry better than plain softmax?", _better(found)])
+        lines.append(["Can the winner be foretold?", _foretold(found)])
     lines.append(["What does the quick answer give up?", _quick(found.given_up)])
     return lines
 

@@ -99,7 +99,7 @@ def render(found: Board) -> str:
         answers=_table(board_over.answers()),
         quick=_table(board_tables.quick()),
         data=_table(board_tables.sets()),
-        forests=[(title, Markup(forest(found, metric, d))) for metric, title, d in _GOALS],
+        forests=[(title, Markup(forest(found, metric, d))) for metric, title, d in _GOALS if found.enough],
         diagrams=[(f"Mean ranks, {title}", Markup(diagram(found, metric))) for metric, title, _ in _GOALS],
         figures=Markup(json.dumps(_figures(found, shown)).replace("</", "<\\/")),
         look=look,
