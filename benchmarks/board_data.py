@@ -40,7 +40,7 @@ EVEN, TESTED = 30, 10
 """Training and test images of each class of CIFAR-100."""
 LONG_TAIL = tuple(round(80 * 0.05 ** (c / 99)) for c in np.random.default_rng(0).permutation(100))
 """Training images where they are not even: from 80 down to 4, in a random order of the classes."""
-SPOKEN = 30
+SPOKEN = 50
 """Recordings of each digit by each speaker."""
 Make: TypeAlias = Callable[[Path, Path], None]
 """Writes the file of the second path from the folder of the first."""
