@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -328,17 +328,25 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    there = []
-    for one in listed():
-        path = asked.out / f"{one['name']}.npz"
-        if not path.exists() and (not asked.names or one["name"] in asked.names):
-            MAKERS[one["name"]](asked.sources, path)
-        if path.exists():
-            row = described(one, path)
-            there.append(row)
-            shape = f"{row['rows']:,} x {row['columns']:,}, {row['classes']} classes"
-            print(f"{row['name']:17} {row['kind']:6} {shape}", flush=True)
-    (asked.out / "sets.json").write_text(json.dumps(there, indent=1) + "\n", "utf-8")
+    known = {one["name"]: one for one in listed()}
+    paths = {name: asked.out / f"{name}.npz" for name in known}
+    there = {name: described(known[name], path) for name, path in paths.items() if path.exists()}
+    keep(there.values(), asked.out)
+    for name in asked.names or known:
+        if name not in there:
+            MAKERS[name](asked.sources, paths[name])
+            there[name] = described(known[name], paths[name])
+            keep([there[one] for one in known if one in there], asked.out)
+    for row in there.values():
+        shape = f"{row['rows']:,} x {row['columns']:,}, {row['classes']} classes"
+        print(f"{row['name']:17} {row['kind']:6} {shape}")
+
+
+def keep(rows: Iterable[Mapping[str, Any]], out: Path) -> None:
+    """Write what is there: runs may begin before all of it is made."""
+    partial_file = out / ".sets.json"
+    partial_file.write_text(json.dumps(list(rows), indent=1) + "\n", "utf-8")
+    partial_file.replace(out / "sets.json")
 
 
 if __name__ == "__main__":
