@@ -37,7 +37,7 @@ from spaceform.engine.space import NARROW
 
 Make = Callable[[int], Any]
 
-FRESH = ("dry_bean", "clinc150-small", "cars-second-half", "trec6", "breast_cancer")
+FRESH = ("dry_bean", "clinc150-small", "cars-second-half", "letter", "bank", "sonar")
 """No default was chosen on these."""
 
 _BUILT_IN = {"digits": datasets.load_digits, "wine": datasets.load_wine}
