@@ -21,7 +21,7 @@ SMALL = [
 ]
 
 
-def digits_parts(held_out: int = 300):
+def digits_parts(held_out: int = 400):
     x, y = load_digits(return_X_y=True)
     x = x.astype(np.float32)
     return parts_of(
@@ -125,7 +125,7 @@ def test_no_time_still_gives_an_answer():
 
 
 def test_few_held_out_rows_are_replaced_by_three_folds_of_everything():
-    assert len(digits_parts(300)) == 1
+    assert len(digits_parts(400)) == 1
     parts = digits_parts(100)
     assert len(parts) == 3
     assert sum(len(p.held_out) for p in parts) == 600
@@ -140,3 +140,24 @@ def test_folds_deal_out_every_class():
     assert int((counts.amax(0) - counts.amin(0)).max()) <= 1
     assert torch.equal(fold, folds(rows, seed=1))
     assert not torch.equal(fold, folds(rows, seed=2))
+
+
+def test_short_runs_do_with_one_member_and_the_best_gets_all():
+    """On digits, a table of 64 columns: what the search chose says how many members it had."""
+    candidates = [
+        Candidate(hidden=(16,), members=3, lr=lr, batch_size=64, epochs=10) for lr in (0.02, 0.01, 1e-5, 1e-6)
+    ]
+    found = search("cosine", candidates, digits_parts(), classes=10, seed=0)
+    assert [t.epochs for t in found.trials] == [3, 3, 3, 3, 10]
+    assert found.best.rung == 1  # ten epochs are better than three
+    assert found.candidate.members == found.fitted.models[0].net.body.members == 3
+    short = search("cosine", candidates, digits_parts(), classes=10, seed=0, seconds=0.0)
+    assert short.candidate.members == short.fitted.models[0].net.body.members == 1
+
+
+def test_nets_for_tables_have_more_members_where_rows_are_few():
+    for rows, members in ((500, 4), (20_000, 2)):
+        for candidate in space("cosine", 16, 10, rows):
+            assert candidate.members == (members if candidate.hidden else 1)
+            assert candidate.gates == bool(candidate.hidden)
+    assert {candidate.members for candidate in space("cosine", 384, 10, 500)} == {1}
