@@ -12,10 +12,12 @@ from spaceform.heads.margins import MarginHead
 
 DIM, CLASSES, BATCH = 6, 9, 8
 every_head = pytest.mark.parametrize("name", list(HEADS))
-plain = pytest.mark.parametrize(
-    "name",
-    [n for n, h in HEADS.items() if issubclass(h, DeterministicHead) and not issubclass(h, MarginHead)],
+deterministic = pytest.mark.parametrize(
+    "name", [name for name, head in HEADS.items() if issubclass(head, DeterministicHead)]
 )
+fused_and_streamed = pytest.mark.parametrize("chunk", [None, 4])
+PLAIN = {"margin": 0.0, "riemannian_gradient": False}
+"""Options with which the objective of a deterministic head is the cross entropy of its logits."""
 
 
 def case(name, **kwargs):
@@ -26,6 +28,11 @@ def case(name, **kwargs):
     y = torch.randint(CLASSES, (BATCH,), generator=g)
     soft = torch.rand(BATCH, CLASSES, generator=g, dtype=torch.float64).square()
     return head, z, y, soft / soft.sum(1, keepdim=True), 0.5 + torch.rand(CLASSES, generator=g)
+
+
+def plain_case(name, chunk):
+    chosen = {key: value for key, value in PLAIN.items() if key in HEADS[name].options()}
+    return case(name, class_chunk=chunk, **chosen)
 
 
 def seeded():
@@ -41,13 +48,13 @@ def same(a, b, inputs, *, rtol=1e-9):
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
-@plain
+@deterministic
+@fused_and_streamed
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_equals_cross_entropy(name, smoothing, weighted, kind):
-    options = {"riemannian_gradient": False} if "riemannian_gradient" in HEADS[name].options() else {}
-    head, z, y, soft, weight = case(name, **options)
+def test_equals_cross_entropy(name, chunk, smoothing, weighted, kind):
+    head, z, y, soft, weight = plain_case(name, chunk)
     weight, labels = weight.double() if weighted else None, soft if kind == "soft" else y
     ours = head(z, labels, label_smoothing=smoothing, class_weight=weight)
     theirs = F.cross_entropy(
@@ -56,23 +63,47 @@ def test_equals_cross_entropy(name, smoothing, weighted, kind):
     same(ours, theirs, [z, *head.parameters()])
 
 
-@plain
-def test_ignored_labels_equal_cross_entropy(name):
-    head, z, y, _, weight = case(name)
+@deterministic
+@fused_and_streamed
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_ignored_labels_equal_cross_entropy(name, chunk, smoothing):
+    head, z, y, _, weight = plain_case(name, chunk)
     y = torch.where(torch.arange(BATCH) % 3 == 0, -100, y)
-    for smoothing in (0.0, 0.2):
-        ours = head(z, y, ignore_index=-100, label_smoothing=smoothing, class_weight=weight)
-        theirs = F.cross_entropy(
-            head.logits(z), y, weight.double(), label_smoothing=smoothing, reduction="none"
-        )
-        torch.testing.assert_close(ours, theirs)
-        (dz,) = torch.autograd.grad(ours.sum(), z)
-        assert (dz[::3] == 0).all()
-        assert (dz[1] != 0).any()
+    ours = head(z, y, ignore_index=-100, label_smoothing=smoothing, class_weight=weight)
+    theirs = F.cross_entropy(head.logits(z), y, weight.double(), label_smoothing=smoothing, reduction="none")
+    same(ours, theirs, [z, *head.parameters()])
+    ignored = head(z, y, ignore_index=-100, label_smoothing=smoothing)
+    (dz,) = torch.autograd.grad(ignored.sum(), z)
+    assert (dz[::3] == 0).all()
+    assert (dz[1] != 0).any()
 
 
 @every_head
-@pytest.mark.parametrize("chunk", [None, 4])
+@fused_and_streamed
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_ignored_labels_leave_the_others_alone(name, chunk, smoothing):
+    """Of every head: an ignored example has the objective 0, the others have theirs, weighted or not."""
+    head, z, y, _, weight = case(name, class_chunk=chunk)
+    kept = torch.arange(BATCH) % 3 != 0
+    options = {"label_smoothing": smoothing, "class_weight": weight}
+    bare = head(z, y, generator=seeded(), **options)
+    ours = head(z, torch.where(kept, y, -100), ignore_index=-100, generator=seeded(), **options)
+    same(ours, torch.where(kept, bare, 0), [z, *head.parameters()])
+
+
+@deterministic
+@fused_and_streamed
+def test_a_weight_of_each_example_equals_the_weighted_mean(name, chunk):
+    head, z, y, _, _ = plain_case(name, chunk)
+    each = torch.linspace(0.1, 2, BATCH, dtype=z.dtype)
+    ours = (each * head(z, y)).sum() / each.sum()
+    log_p = head.logits(z).log_softmax(1)[torch.arange(BATCH), y]
+    theirs = -(each * log_p).sum() / each.sum()
+    same(ours[None], theirs[None], [z, *head.parameters()])
+
+
+@every_head
+@fused_and_streamed
 def test_certain_soft_labels_are_labels(name, chunk):
     head, z, y, _, weight = case(name, class_chunk=chunk)
     certain = F.one_hot(y, CLASSES).double()
