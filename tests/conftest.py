@@ -12,7 +12,7 @@ from jaxtyping import config, install_import_hook
 
 install_import_hook("spaceform", "beartype.beartype").__enter__()
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # results may not depend on it
 
 
 @pytest.fixture(autouse=True)

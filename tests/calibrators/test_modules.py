@@ -16,6 +16,7 @@ from spaceform.calibrators import (
     StructuredScaling,
     TemperatureScaling,
     VectorScaling,
+    _fit,
 )
 from spaceform.calibrators.isotonic import isotonic_corners
 
@@ -100,6 +101,16 @@ def test_a_prior_keeps_few_right_answers_near_one():
     assert 1 > T[0] > T[1] > T[2] > 0.2
     with pytest.raises(ValueError, match="prior_spread must be positive"):
         TemperatureScaling(prior_spread=0.0)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_few_right_answers_need_few_steps(scale, monkeypatch):
+    """Every right answer asks for more, the prior for less; thirteen evaluations are the scan."""
+    seen, evaluate = [], _fit._at_one_temperature
+    monkeypatch.setattr(_fit, "_at_one_temperature", lambda *a: seen.append(1) or evaluate(*a))
+    y = torch.arange(6) % 3
+    TemperatureScaling(prior_spread=0.5).fit(scale * torch.eye(3)[y], y)
+    assert 13 < len(seen) < 40
 
 
 # State

@@ -133,9 +133,13 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
     grid = torch.logspace(-3, 3, 13, dtype=torch.float64, device=L.device) / spread
     if prior_spread is None and all_right(sample) and all_right(examples):
         return _most_supported(examples, max(1.0, grid[-1].item()))
+    if prior_spread is not None:
+        grid = grid.log()  # there the prior is a parabola: in β it bends down, and steps were halved for ever
 
     def objective(part: Examples) -> Callable[[Tensor], Curved]:
-        return lambda θ: _with_prior(_at_one_temperature(part, θ), θ, examples.total, prior_spread)
+        if prior_spread is None:
+            return lambda θ: _at_one_temperature(part, θ)
+        return lambda u: _with_prior(_at_one_temperature(part, u.exp()), u, examples.total, prior_spread)
 
     scan = objective(sample)
     θ = grid[int(np.argmin([scan(g[None]).value for g in grid]))].reshape(1)
@@ -143,10 +147,10 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
     for rows in (4096, N) if N > 8192 else (N,):
         θ, value = minimise(objective(examples.few(rows)), θ, grid[:1], grid[-1:], last=floor)
     several_valleys = len(examples.logits) > 1 or prior_spread is not None
-    one = torch.ones_like(θ)
+    one = torch.ones_like(θ) if prior_spread is None else torch.zeros_like(θ)
     if several_valleys and objective(examples)(one).value < value:  # at least never worse than T = 1
         θ, _ = minimise(objective(examples), one, grid[:1], grid[-1:], last=floor)
-    return θ.item()
+    return θ.item() if prior_spread is None else θ.exp().item()
 
 
 def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Curved:
@@ -155,15 +159,14 @@ def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Curved:
     return Curved(v.value, v.slope.sum().reshape(1) / N, v.curvature.sum().reshape(1, 1) / N)
 
 
-def _with_prior(at: Curved, θ: Float[Tensor, "1"], total: float, spread: float | None) -> Curved:
-    """Plus (log β)²/2s² for all examples together."""
-    if spread is None:
-        return at
-    u, N = θ.log(), total * spread**2
+def _with_prior(at: Curved, u: Float[Tensor, "1"], total: float, spread: float) -> Curved:
+    """As a function of u = log β, plus u²/2s² for all examples together."""
+    β, N = u.exp(), total * spread**2
+    slope = β * at.slope
     return Curved(
         at.value + float(u.square()) / (2 * N),
-        at.slope + u / (θ * N),
-        at.curvature + ((1 - u) / (θ.square() * N)).reshape(1, 1),
+        slope + u / N,
+        β.square() * at.curvature + (slope + 1 / N).reshape(1, 1),
     )
 
 
@@ -210,8 +213,8 @@ def minimise(
 ) -> tuple[Float[Tensor, " p"], float]:
     """Newton's method within bounds: what presses against a bound is held, every step decreases the value.
 
-    A step that promises a relative decrease below `last` is the last one, and needs no evaluation:
-    convergence is quadratic.
+    A step that promises a decrease below `last`, relative to the value or to a tenth, is the last one,
+    and needs no evaluation: convergence is quadratic.
     """
     upper = torch.full_like(start, torch.inf) if upper is None else upper
     θ = torch.minimum(torch.maximum(start, lower), upper)
@@ -224,7 +227,7 @@ def minimise(
         step = torch.zeros_like(θ)
         step[free] = -_solve(at.curvature[free][:, free], at.slope[free])
         promise = -float(step @ at.slope)
-        if promise <= last * abs(at.value):
+        if promise <= last * max(abs(at.value), 0.1):  # a loss of next to none drowns in rounding
             θ = torch.minimum(torch.maximum(θ + step, lower), upper)
             break
         for halvings in range(40):
@@ -247,6 +250,8 @@ def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p
     """H⁻¹ g, with as much added to H's diagonal as makes it positive definite: −H⁻¹ g then points
     downhill.
     """
+    if len(g) == 1:  # as far as if it were bent up as much
+        return g / H[0].abs().clamp_min(1e-300)
     scale = H.diagonal().abs().max().clamp_min(1e-300)
     extra = 0.0
     while True:
