@@ -1,9 +1,9 @@
 """Interrupt commands at random moments of a busy machine: each must end in one sentence, without a traceback.
 
-    python benchmarks/interrupts.py --moments 100 --load 2 --out results/benchmarks/interrupts.json
+    python benchmarks/interrupts.py --moments 100 --together 4 --out results/benchmarks/interrupts.json
 
 Takes `compare` (of pictures and of features), `search`, `train` and `predict` in turn, each from its
-beginning. Ctrl-C goes to every process of the command, as a terminal sends it; SIGTERM to every process, or
+beginning; those that run at the same time are the load of each other. Ctrl-C goes to every process of the command, as a terminal sends it; SIGTERM to every process, or
 to the first alone, as clusters and containers do. Moments lie anywhere between the first and the last of a
 command: the first is when it has put its handlers in place (before that, Python itself is starting), the
 last is measured. Prints one line for each moment, and ends with 1 if any was wrong. Moments that the record
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,15 +120,15 @@ def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
 
 def interrupt(arguments: list[str], after: float, number: signal.Signals, whole: bool, place: Path) -> Found:
     """Send a signal after so many seconds, and wait for the end."""
-    result, log = place / "result", place / "said"
+    result, log = place.with_suffix(".result"), place.with_suffix(".said")
     process = start(arguments, result, log)
     wait_until_ready(process)
     time.sleep(after)
     began = time.monotonic()
     if process.poll() is None:
         os.killpg(process.pid, number) if whole else process.send_signal(number)
-    code = process.wait(timeout=120)
-    while members(process.pid) and time.monotonic() - began < 60:
+    code = process.wait(timeout=1200)
+    while members(process.pid) and time.monotonic() - began < 300:
         time.sleep(0.05)
     told = [path.read_text(errors="replace") for path in (result, log)]
     return Found(code, *told, time.monotonic() - began)
@@ -166,7 +167,8 @@ def attempt(moment: int, name: str, longest: float, seed: int, folder: Path) -> 
     after = longest * draw.random()
     number = draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
     whole = number == signal.SIGINT or draw.random() < 0.5
-    found = interrupt(command(name, folder, str(moment)), after, number, whole, folder)
+    arguments = command(name, folder, str(moment))
+    found = interrupt(arguments, after, number, whole, folder / f"moment-{moment}")
     fault = wrong(found, number, COMMANDS[name])
     if fault:
         print(found.said, flush=True)
@@ -191,13 +193,14 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"moments": len(rows), "wrong": sum(row["wrong"] for row in rows), "ended": whole, **counts}
 
 
-def write(path: Path | None, rows: list[dict[str, Any]], load: int) -> None:
+def write(path: Path | None, rows: list[dict[str, Any]], load: int, together: int) -> None:
     """Keep what was found so far."""
     if path is None:
         return
     from spaceform.run.environment import environment
 
-    made = {"made_with": environment(), "busy_loops_beside": load, "summary": summary(rows), "rows": rows}
+    made = {"made_with": environment(), "busy_loops": load, "commands_at_once": together}
+    made |= {"summary": summary(rows), "rows": sorted(rows, key=lambda row: row["moment"])}
     path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
@@ -208,7 +211,8 @@ def main() -> None:
     )
     parser.add_argument("--moments", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--load", type=int, default=1, help="processes that keep the machine busy meanwhile")
+    parser.add_argument("--load", type=int, default=0, help="processes that keep the machine busy meanwhile")
+    parser.add_argument("--together", type=int, default=1, help="commands that run at the same time")
     parser.add_argument("--only", choices=COMMANDS)
     parser.add_argument("--out", type=Path, help="the record; it is gone on with where there is one")
     options = parser.parse_args()
@@ -216,19 +220,23 @@ def main() -> None:
     rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"] if known else []
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
     try:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.together) as pool:
             folder = Path(place)
             prepare(folder)
             names = [options.only] if options.only else list(COMMANDS)
-            longest = {name: spaceform(*command(name, folder, "whole"), "--quiet") for name in names}
+            whole = pool.map(lambda name: spaceform(*command(name, folder, "whole"), "--quiet"), names)
+            longest = dict(zip(names, whole, strict=True))
             print("to the end:", ", ".join(f"{name} {seconds:.0f} s" for name, seconds in longest.items()))
-            for moment in range(options.moments):
-                if any(row["moment"] == moment for row in rows):
-                    continue
+
+            def one(moment: int) -> dict[str, Any]:
                 name = names[moment % len(names)]
-                rows.append(attempt(moment, name, longest[name], options.seed, folder))
+                return attempt(moment, name, longest[name], options.seed, folder)
+
+            left = set(range(options.moments)) - {row["moment"] for row in rows}
+            for done in as_completed([pool.submit(one, moment) for moment in sorted(left)]):
+                rows.append(done.result())
                 print(*rows[-1].values(), flush=True)
-                write(options.out, rows, options.load)
+                write(options.out, rows, options.load, options.together)
     finally:
         for process in busy:
             process.kill()
