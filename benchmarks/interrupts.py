@@ -3,11 +3,12 @@
     python benchmarks/interrupts.py --moments 100 --together 4 --out results/benchmarks/interrupts.json
 
 Takes `compare` (of pictures and of features), `search`, `train` and `predict` in turn, each from its
-beginning; those that run at the same time are the load of each other. Ctrl-C goes to every process of the command, as a terminal sends it; SIGTERM to every process, or
-to the first alone, as clusters and containers do. Moments lie anywhere between the first and the last of a
-command: the first is when it has put its handlers in place (before that, Python itself is starting), the
-last is measured. Prints one line for each moment, and ends with 1 if any was wrong. Moments that the record
-holds already are not tried again, so that the same command goes on where it was stopped.
+beginning; those that run at the same time are the load of each other. Ctrl-C goes to every process of the
+command, as a terminal sends it; SIGTERM to every process, or to the first alone, as clusters and containers
+do. Moments lie anywhere between the first and the last of a command: the first is when it has its handlers
+in place (before that, Python itself is starting), the last is measured. Prints one line for each moment, and
+ends with 1 if any was wrong. Moments that the record holds already are not tried again, so that the same
+command goes on where it was stopped.
 """
 
 import argparse
