@@ -31,6 +31,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
+@pytest.fixture(scope="module")
+def lasting_processes():
+    """Studies of one file hand on their processes: each takes seconds to start."""
+    from spaceform.study.processes import lasting
+
+    with lasting():
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> str:
     """The folder of real data sets; tests that need it are skipped, saying so, where it is not set."""

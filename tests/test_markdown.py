@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from spaceform.cli.app import app
+from spaceform.study.processes import lasting
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +49,9 @@ def test_no_block_is_left_out() -> None:
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code in blocks(page, "python"):
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    with lasting():  # studies of one page hand on their processes
+        for line, code in blocks(page, "python"):
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
 
 
 def test_the_drop_in_guide_keeps_each_way_under_fifteen_lines() -> None:

@@ -27,6 +27,7 @@ import sys
 import numpy as np
 from spaceform.__main__ import main
 from spaceform.estimator import SpaceformClassifier
+from spaceform.study.processes import lasting
 
 def spaceform(*arguments):
     sys.argv = ["spaceform", *arguments]
@@ -37,9 +38,11 @@ def spaceform(*arguments):
 
 if __name__ == "__main__":
     heads = sys.argv[1:]
-    spaceform("compare", "rows.npz", "--heads", ",".join(heads), "--search", "3", "--seeds", "1")
+    names, one = ",".join(heads), ("--processes", "1")
     short = "--set", "budget.epochs=1", "--set", "budget.episodes=2"
-    spaceform("search", "digits", "--head", ",".join(heads), "--trials", "2", *short, "--out", "searched")
+    with lasting():  # one process for both
+        spaceform("compare", "rows.npz", "--heads", names, "--search", "3", "--seeds", "1", *one)
+        spaceform("search", "digits", "--head", names, "--trials", "2", *short, *one, "--out", "searched")
     rows = np.load("rows.npz")
     for name in heads:
         run = f"spaceform-rows/runs/{name}-seed0"

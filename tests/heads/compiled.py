@@ -47,7 +47,8 @@ def check(name: str, dim: int, chunk: int | None, backend: str) -> None:
             once = once or graphs.frame_count
         assert graphs.frame_count == once, "compiled again for a batch of another size"
         if chunk is None:
-            probabilities = torch.compile(head.predict_proba, backend=backend, fullgraph=True)(z)
+            with torch.no_grad():
+                probabilities = torch.compile(head.predict_proba, backend=backend, fullgraph=True)(z)
             torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
             if isinstance(head, DeterministicHead):
                 torch.testing.assert_close(probabilities, head.predict_proba(z))

@@ -19,7 +19,7 @@ from spaceform.run.train import train
 from spaceform.study.plan import Conditions, jobs, named_heads, read_recipes, recipes
 from spaceform.study.search import to_toml
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
 ALL = named_heads("default")
 

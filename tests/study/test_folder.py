@@ -17,7 +17,7 @@ from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metr
 from spaceform.study.place import Event, perform
 from spaceform.study.processes import Pool, Processes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
 TINY = {"budget.epochs": 3, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 

@@ -13,7 +13,7 @@ from spaceform.study.search import _open as open_study
 from spaceform.study.search import search_head, standing, to_toml, trials_of
 from spaceform.study.space import RATES, space, starting_point
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
 TINY = {"budget.epochs": 4, "budget.episodes": 4, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
 RECIPE = replace(QUICK["digits/cosine"], TINY)

@@ -15,7 +15,7 @@ from spaceform.study.place import Event, Watcher, accelerator, perform, spare_wo
 from spaceform.study.processes import Processes
 from spaceform.verbs.source import find
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
 SHORT = {"budget.epochs": 2, "budget.episodes": 3}
 BRIEF = {"optim.epochs": 2}  # of the engine for features
