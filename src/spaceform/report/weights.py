@@ -55,4 +55,4 @@ def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[s
 
 
 def _whole(one: GoalVerdict, labels: tuple[str, ...]) -> bool:
-    return {standing.label for standing in one.standings} == set(labels)
+    return one.choice is not None and {standing.label for standing in one.standings} == set(labels)

@@ -98,3 +98,27 @@ def test_an_item_counts_about_twice_in_retrieval():
 def test_queries_without_a_relevant_item_do_not_count():
     values = contributions.found(np.array([0.5, np.nan, 1.0]))
     assert values == pytest.approx([0.25, 1.25])
+
+
+@pytest.mark.parametrize("n", [60, 300, 5_000])
+def test_chance_in_the_calibration_error_is_that_of_perfect_probabilities(n):
+    rng = np.random.default_rng(n)
+    top = rng.beta(8, 2, n)
+    level, variance = contributions.chance_in_calibration_error(top)
+    errors = [contributions.calibration_error(top, rng.random(n) < top).mean() for _ in range(4_000)]
+    # 0.5 % of 4,000 lie beyond, ± 4.5; the χ² is approximate where bins have four items
+    assert 0.0005 < np.mean(np.array(errors) > level) < 0.012
+    assert np.std(errors) == pytest.approx(np.sqrt(variance), rel=0.15)
+
+
+def test_probabilities_of_1_leave_nothing_to_chance():
+    assert contributions.chance_in_calibration_error(np.ones(40)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [3, 12, 200])
+def test_chance_in_the_auroc_is_that_of_a_score_that_knows_nothing(wrong):
+    rng = np.random.default_rng(wrong)
+    correct = np.arange(1_000) >= wrong
+    level = contributions.chance_in_auroc(correct)
+    areas = [contributions.auroc(rng.random(1_000), correct).mean() for _ in range(2_000)]
+    assert 0.0005 < np.mean(np.array(areas) > level) < 0.012

@@ -5,7 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import Evidence, Missing, Relation, Series, VarianceSource, decide
+from spaceform.study.verdict import (
+    Evidence,
+    ItemOutputs,
+    Missing,
+    Relation,
+    Series,
+    VarianceSource,
+    decide,
+    evidence_from,
+    race,
+    recommend,
+    words,
+)
 from spaceform.study.verdict.posterior import posterior
 from study.verdict.studies import ACCURACY, NLL, series, study
 
@@ -217,3 +229,41 @@ def test_intervals_stay_within_what_is_possible():
     found = decide(study({"a": 99.9, "b": 99.8}, items=50)).goals[0]
     assert all(one.high <= 100.0 for one in found.standings)
     assert replace(ACCURACY, region=1.0).least == 0.0
+
+
+def _by_luck(items, sharpness, seed=0):
+    """Two heads of three seeds on items of which 85 % are right; a norm that knows nothing."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros(items, dtype=np.int64)
+    runs = {"cosine": {}, "vmf": {}}
+    for by_seed in runs.values():
+        for number in range(3):
+            top = rng.beta(8.5, 1.5, items).clip(0.51, 0.99)
+            wrong = rng.random(items) > top
+            stated = top**sharpness / (top**sharpness + (1 - top) ** sharpness)
+            p = np.stack([np.where(wrong, 1 - stated, stated), np.where(wrong, stated, 1 - stated)], 1)
+            by_seed[number] = ItemOutputs(labels, p, p, p, rng.random(items))
+    return evidence_from(runs)
+
+
+def test_figures_that_chance_alone_gives_choose_no_head():
+    evidence = _by_luck(60, 1.0)
+    verdict = decide(evidence)
+    for column in ("auroc_confidence", "calibration_error_l2"):
+        found = verdict.of(column)
+        assert found.choice is None
+        assert found.chance > max(one.mean for one in found.standings)
+        assert {one.relation for one in found.standings} == {Relation.OPEN}
+    recommendation = recommend(evidence, verdict)
+    assert "auroc_confidence" in recommendation.left_out
+    assert "auroc_confidence" not in recommendation.weights
+    said = words.overall(recommendation, verdict)
+    assert any(one.startswith("AUROC of the norm does not count: the heads have 0.") for one in said)
+    assert words.chosen(verdict.of("auroc_confidence"), None).endswith("on 60 test items.")
+    assert "auroc_confidence" not in [one.column for one in race(evidence).questions]
+
+
+def test_an_error_that_chance_does_not_give_is_judged():
+    found = decide(_by_luck(2_000, 2.5)).of("calibration_error_l2")
+    assert found.choice is not None
+    assert found.chance is None

@@ -45,8 +45,8 @@ def test_what_is_open_says_what_would_settle_it():
     found = said(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
     assert found[0].startswith("Choose vmf (90.4 %): the best with a probability of ")
     assert found[1].startswith("It may also be arcface (")
-    assert found[2].startswith("About ")
-    assert found[2].endswith(" seeds of each head would bring the expected loss below 0.5 points.")
+    assert found[2].startswith("With about ")
+    assert found[2].endswith(" the choice would be on average less than 0.5 points behind the best.")
     assert found[3].startswith("Only the figures of the runs are known")
 
 
@@ -132,7 +132,9 @@ def test_a_goal_that_does_not_count_says_why():
 def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
     assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
-    assert words.racing(found, (ACCURACY,))[1].endswith(", below half of 0.5 points.")
+    assert words.racing(found, (ACCURACY,))[1].endswith(
+        " behind the best; 0.25 points or less is near enough."
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,8 @@ def test_a_race_that_goes_on_names_the_heads():
     found = race(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], far=[10, 11, 12]))
     first, second = words.racing(found, (ACCURACY,))
     assert first == "More seeds for cosine and vmf."
-    assert second.endswith("not yet below half of 0.5 points; in question: cosine and vmf.")
+    assert " so far, on average " in second
+    assert second.endswith("; 0.25 points or less is near enough; in question: cosine and vmf.")
 
 
 def test_probabilities_are_never_certain():

@@ -17,6 +17,7 @@ Labels = Int[NDArray[np.integer], " items"]
 
 _BINS = 15
 _SMALLEST = 1e-38  # probabilities are stored as float32
+_BEYOND_CHANCE = 2.6  # standard errors: one figure in two hundred lies beyond, and a few heads are looked at
 
 
 def right(probabilities: ItemProbabilities, labels: Labels) -> Values:
@@ -64,11 +65,7 @@ def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " ite
     order = np.argsort(confidence, kind="stable")
     x = confidence[order].astype(np.float64)
     r = correct[order].astype(np.float64) - x
-    n = len(x)
-    k = np.arange(1, _BINS)
-    first = k * (n // _BINS) + np.minimum(k, n % _BINS)
-    starts = np.searchsorted(x, x[np.minimum(first, n - 1)])  # equal confidences are never parted
-    edges = np.unique(np.concatenate([[0], np.where(first < n, starts, n), [n]]))
+    n, edges = len(x), _edges(x)
     sizes = np.diff(edges)
     gaps = np.add.reduceat(r, edges[:-1]) / sizes
     T = float(np.sqrt((sizes * gaps**2).sum() / n))
@@ -77,6 +74,37 @@ def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " ite
         g = np.repeat(gaps, sizes)
         out[order] = T + (2 * g * r - g**2 - T**2) / (2 * T)
     return out
+
+
+def _edges(x: Values) -> NDArray[np.intp]:
+    """Where the bins of ordered confidences begin and end."""
+    n, k = len(x), np.arange(1, _BINS)
+    first = k * (n // _BINS) + np.minimum(k, n % _BINS)
+    starts = np.searchsorted(x, x[np.minimum(first, n - 1)])  # equal confidences are never parted
+    return np.unique(np.concatenate([[0], np.where(first < n, starts, n), [n]]))
+
+
+def chance_in_calibration_error(confidence: Scores) -> tuple[float, float]:
+    """What the error of perfect probabilities would be: the level it reaches by chance, and its variance.
+
+    In a bin of mean variance v = p(1 − p), n g² is v χ²₁. So n T² = Σ v χ²₁, about c χ²_f with c = Σv²/Σv and
+    f = (Σv)²/Σv²; its quantile by Wilson and Hilferty.
+    """
+    x = np.sort(confidence).astype(np.float64)
+    n, edges = len(x), _edges(x)
+    v = np.add.reduceat(x * (1 - x), edges[:-1]) / np.diff(edges)
+    if not v.sum() > 0:
+        return 0.0, 0.0
+    c, f = (v**2).sum() / v.sum(), v.sum() ** 2 / (v**2).sum()
+    high = f * max(0.0, 1 - 2 / (9 * f) + _BEYOND_CHANCE * np.sqrt(2 / (9 * f))) ** 3
+    return float(np.sqrt(c * high / n)), float((v**2).sum() / (2 * n * v.sum()))
+
+
+def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
+    """The level that the AUROC of a score that knows nothing reaches by chance (Mann and Whitney)."""
+    ones = int(correct.sum())
+    zeros = len(correct) - ones
+    return 0.5 + _BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros)))
 
 
 def found(

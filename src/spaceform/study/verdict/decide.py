@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import final
 
@@ -115,7 +115,7 @@ class GoalVerdict:
 
     goal: Goal
     choice: str | None
-    """The head of least expected regret; None where no head has a figure."""
+    """The head of least expected regret; None where no head has a figure, or all may be chance."""
     standings: tuple[Standing, ...]
     """Of all heads that have a figure, in the order of the study."""
     references: tuple[ReferenceStanding, ...]
@@ -126,6 +126,10 @@ class GoalVerdict:
     """0 where the items are not known: then the verdict holds for this test split alone."""
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
     """Every label against every other."""
+    chance: float | None = None
+    """Where no figure says anything: what chance alone reaches on these items, by probabilities that are
+    right or by a score that knows nothing. Then there is no choice. None where some figure lies beyond it.
+    """
 
     def of(self, label: str) -> Standing:
         """The standing of a head."""
@@ -211,6 +215,16 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
     }
     first = np.bincount((goal.sign * truth[:, columns]).argmax(1), minlength=len(heads)) / len(truth)
     low, high = (ends.clip(goal.least, goal.most).tolist() for ends in known.interval(LEVEL))
+    if all(known.mean[place[label]] <= series[label].chance for label in heads):
+        untold = tuple(
+            replace(
+                _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], "", {}),
+                relation=Relation.OPEN,
+            )
+            for k, c in enumerate(columns)
+        )
+        level = max(series[label].chance for label in heads)
+        return GoalVerdict(goal, None, untold, (), None, gaps, known.items, pairs, level)
     standings = tuple(
         _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], choice, pairs)
         for k, c in enumerate(columns)

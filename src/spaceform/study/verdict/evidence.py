@@ -1,7 +1,8 @@
 """What the runs of a study say of each goal: heads, seeds and items as arrays."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, final
 
@@ -85,6 +86,8 @@ class Series:
     """Seeds whose run has no figure, and why."""
     doubt: float = 0.0
     """Variance of the mean that no agreement between items takes away, in the unit squared."""
+    chance: float = -math.inf
+    """Chance alone may give a figure up to this: see `GoalVerdict.chance`."""
 
     @property
     def figures(self) -> Float[NDArray[np.float64], " seeds"]:
@@ -156,6 +159,7 @@ def evidence_from(
 class _Contributed:
     values: NDArray[np.float64]
     doubt: float = 0.0
+    chance: float = -math.inf
 
 
 def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
@@ -174,7 +178,8 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
         values = [v.mean(keepdims=True) for v in values]
     scale = goal.unit.scale
     doubt = scale**2 * float(np.mean([one.doubt for one in there.values()]))
-    return Series(tuple(there), scale * np.stack(values), missing, doubt)
+    chance = scale * float(np.mean([one.chance for one in there.values()]))
+    return Series(tuple(there), scale * np.stack(values), missing, doubt, chance)
 
 
 def _with_figure(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
@@ -185,9 +190,9 @@ def _with_figure(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
         if items is not Missing.NOT_MEASURED or figure is None or not np.isfinite(figure):
             return items
         return _Contributed(np.array([figure], dtype=np.float64))
-    return (
-        items if figure is None else _Contributed(items.values + (figure - items.values.mean()), items.doubt)
-    )
+    if figure is None:
+        return items
+    return replace(items, values=items.values + (figure - items.values.mean()))
 
 
 def _contributions(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
@@ -208,14 +213,17 @@ def _contributions(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
     if column == "accuracy":
         return _Contributed(correct, share)
     if column == "calibration_error_l2":
-        return _Contributed(contributions.calibration_error(p.max(1), correct > 0), share)
+        chance, doubt = contributions.chance_in_calibration_error(p.max(1))
+        error = contributions.calibration_error(p.max(1), correct > 0)
+        return _Contributed(error, max(share, doubt), chance)
     score = {"auroc_confidence": outputs.confidence, "auroc_probability": p.max(1)}.get(column)
     if score is None:
         return Missing.NOT_MEASURED
     area = contributions.auroc(score, correct > 0)
     if area is None:
         return Missing.NO_MISTAKES if correct.all() else Missing.ALL_WRONG
-    return _Contributed(area, contributions.doubt_of_auroc(float(area.mean()), correct > 0))
+    doubt = contributions.doubt_of_auroc(float(area.mean()), correct > 0)
+    return _Contributed(area, doubt, contributions.chance_in_auroc(correct > 0))
 
 
 def _found(own: NDArray[np.floating] | None) -> _Contributed | Missing:
@@ -233,7 +241,7 @@ def _on_common_items(by_label: Mapping[str, Series]) -> dict[str, Series]:
     if len(widths) <= 1:
         return dict(by_label)
     return {
-        label: Series(one.seeds, one.figures[:, None], one.missing, one.doubt)
+        label: Series(one.seeds, one.figures[:, None], one.missing, one.doubt, one.chance)
         for label, one in by_label.items()
     }
 
@@ -248,6 +256,7 @@ def _only(series: Series, seeds: Sequence[int] | None) -> Series:
         series.values[rows],
         {seed: why for seed, why in series.missing.items() if seed in wanted},
         series.doubt,
+        series.chance,
     )
 
 

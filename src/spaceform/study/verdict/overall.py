@@ -79,7 +79,7 @@ class Recommendation:
     weights: Mapping[str, float]
     """By column, with the sum 1: of the goals that count."""
     left_out: tuple[str, ...]
-    """Columns with a weight that some head has no figure for: they do not count."""
+    """Columns with a weight that do not count: some head has no figure, or all figures may be chance."""
     goals: Mapping[str, GoalChoice]
     """The choice for each goal, by column."""
 
@@ -101,8 +101,9 @@ def recommend(
     _check(given, goals)
     asked = [column for column, weight in given.items() if weight > 0 and column in goals]
     counted: list[str] = []
-    for column in asked:  # goals that leave some head without a run do not count
-        if all(_seeds(evidence, *counted, column).values()):
+    by_chance = {one.goal.column for one in verdict.goals if one.chance is not None}
+    for column in asked:  # nor do goals count that leave some head without a run
+        if column not in by_chance and all(_seeds(evidence, *counted, column).values()):
             counted.append(column)
     if not counted or not evidence.labels:
         return None

@@ -19,7 +19,7 @@ from spaceform.study.verdict.goals import Goal, with_regions
 FIRST_SEEDS = 3
 MOST_SEEDS = 10
 _IN_QUESTION = 0.05
-_SAFE = 0.5  # regions
+SAFE = 0.5  # regions: an expected regret below this is small enough
 _SMALL_PART = 0.7  # of the regret over seeds and new items
 
 
@@ -124,7 +124,7 @@ def _raced(goals: Sequence[Goal], columns: Sequence[str] | None) -> tuple[Goal, 
 def _question(one: GoalVerdict, beyond: GoalVerdict) -> Question:
     """From the verdict on this split, and that on new items."""
     assert one.chosen is not None
-    safe = one.chosen.regret < _SAFE * one.goal.region
+    safe = one.chosen.regret < SAFE * one.goal.region
     few_items = not safe and one.chosen.regret < _SMALL_PART * beyond.of(one.chosen.label).regret
     settled = safe or few_items
     heads = tuple(

@@ -8,7 +8,7 @@ from spaceform.study.verdict.evidence import Missing
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.overall import GoalChoice, Recommendation, Why
 from spaceform.study.verdict.posterior import VarianceSource
-from spaceform.study.verdict.race import Decision, Question, Reason
+from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
 
 Name = Callable[[str], str]
 
@@ -30,6 +30,8 @@ def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str)
 def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> str:
     """What to choose for a goal, in one sentence."""
     goal = verdict.goal
+    if verdict.chance is not None:
+        return f"There is nothing to choose by: {_by_chance(verdict)}."
     if choice is None:
         gaps = [gap for gap in verdict.gaps if gap.runs == gap.of]
         reason = gaps[0].reason if gaps else Missing.NOT_MEASURED
@@ -85,19 +87,22 @@ def settling(verdict: GoalVerdict, name: Name = str) -> str:
     if not found.settled:
         region = amount(goal, goal.region)
         if found.seeds is not None:
-            return f"About {found.seeds} seeds of each head would bring the expected loss below {region}."
+            return (
+                f"With about {found.seeds} seeds of each head the choice would be on average less than "
+                f"{region} behind the best."
+            )
         if found.items is not None:
             return (
-                f"More seeds alone do not bring the expected loss below {region}; "
+                f"More seeds alone do not settle it (less than {region} behind the best, on average); "
                 f"about {_round(found.items)} test items would (there are {verdict.items:,})."
             )
-        return f"More seeds do not bring the expected loss below {region}."
+        return f"More seeds do not settle it (less than {region} behind the best, on average)."
     if found.rival is None or verdict.of(found.rival).relation is not Relation.OPEN:
         return ""
     pair = f"{name(verdict.choice)} from {name(found.rival)}"
     if found.seeds_to_tell is None:
-        return f"No number of seeds up to 100 tells {pair} on this test split; the expected loss is small."
-    return f"To tell {pair} would take about {found.seeds_to_tell} seeds of each; the expected loss is small."
+        return f"Not even 100 seeds tell {pair} on this test split; little is lost by either."
+    return f"To tell {pair} would take about {found.seeds_to_tell} seeds of each; little is lost by either."
 
 
 def reference(verdict: GoalVerdict, name: Name = str) -> str:
@@ -177,12 +182,23 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
 def _left_out(verdict: GoalVerdict, name: Name) -> str:
     """Why a goal does not count in the overall recommendation."""
     title, whole = capital(verdict.goal.title), [gap for gap in verdict.gaps if gap.runs == gap.of]
+    if verdict.chance is not None:
+        return f"{title} does not count: {_by_chance(verdict)}."
     if verdict.choice is None and whole:
         return f"{title} does not count, since {_WHY_NONE[whole[0].reason]}."
     if not whole:
         return f"{title} does not count, since no seed of some head has all figures."
     parts = [f"every run of {name(gap.label)} {_WHY_SOME[gap.reason]}" for gap in whole]
     return f"{title} does not count, since {listed(parts)}."
+
+
+def _by_chance(verdict: GoalVerdict) -> str:
+    """`the heads have 0.48 to 0.55, and chance alone reaches 0.58 on these test items`."""
+    goal, means = verdict.goal, [one.mean for one in verdict.standings]
+    assert verdict.chance is not None
+    low, high, level = value(goal, min(means)), value(goal, max(means)), value(goal, verdict.chance)
+    seen = f"the head has {low}" if len(means) == 1 else f"the heads have {low} to {high}"
+    return f"{seen}, and chance alone gives up to {level} on {verdict.items:,} test items"
 
 
 def against_references(verdict: Verdict, found: Recommendation, name: Name = str) -> str:
@@ -267,13 +283,15 @@ def _gap(gap: Gap, name: Name) -> str:
 
 
 def _question(one: Question, goal: Goal, name: Name) -> str:
-    half = f"half of {amount(goal, one.region)}"
-    state = f"below {half}" if one.settled else f"not yet below {half}"
+    wanted = f"{SAFE * one.region:g} {goal.unit.name}".rstrip()
+    state = f"{wanted} or less is near enough"
     if one.few_items:
-        state = "and more than that from the small number of test items"
-    heads = "" if one.settled else f"; in question: {listed([name(label) for label in one.heads])}"
+        state = "more test items could tell, more seeds could not"
+    elif not one.settled:
+        state += f"; in question: {listed([name(label) for label in one.heads])}"
+    choice = name(one.choice) + ("" if one.settled else " so far")
     loss = amount(goal, one.regret)
-    return f"{capital(goal.title)}: {name(one.choice)}, expected loss {loss}, {state}{heads}."
+    return f"{capital(goal.title)}: {choice}, on average {loss} behind the best; {state}."
 
 
 def _next(verdict: GoalVerdict, name: Name) -> str:
