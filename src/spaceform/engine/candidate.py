@@ -19,7 +19,7 @@ class Candidate:
     members: int = 1
     """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
     gates: bool = False
-    """Each feature, pieces included, times a factor that learns fast: features that say nothing fade."""
+    """Each feature, pieces included, times a factor that learns fast, before hidden layers."""
     dropout: float = 0.0
     """Share of features, or of hidden units where there are hidden layers, left out in training."""
     lr: float = 3e-3

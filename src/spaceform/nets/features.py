@@ -41,7 +41,7 @@ class FeaturesOptions(NetOptions):
     members: Annotated[int, Field(ge=1)] = 1
     """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
     gates: bool = False
-    """Each feature, pieces included, times a factor that learns fast: features that say nothing fade."""
+    """Each feature, pieces included, times a factor that learns fast, before hidden layers."""
     projected: bool = True
     """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
     `dim` is their number, pieces included.
@@ -257,7 +257,7 @@ class FeatureBody(nn.Module):
         super().__init__()
         self.dim, self.members = dim, members if hidden else 1
         self.pieces = Pieces(features, pieces) if pieces else None
-        self.gates = Gates(features, pieces) if gates else None
+        self.gates = Gates(features, pieces) if gates and hidden else None
         width = features if self.pieces is None else self.pieces.width
         self.body = _layers(width, dim, hidden, dropout, self.members, projected)
         self.register_buffer("factor", torch.ones(()))
