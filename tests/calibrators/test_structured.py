@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from spaceform.calibrators import StructuredScaling, TemperatureScaling
-from spaceform.calibrators._structured import DesignRows, PriorSpreads, _fit, sizes
+from spaceform.calibrators._descent import descend
+from spaceform.calibrators._objective import DesignRows, Objective, PriorSpreads, stacked
+from spaceform.calibrators._structured import sizes
 from spaceform.heads.base import log_mean_softmax
 
 
@@ -117,7 +119,9 @@ def test_the_fit_solves_the_equations_of_its_minimum(spreads: PriorSpreads):
         gaussian(300, seed=3).exp(),
     )
     y = drawn(1.4 * X)
-    found, t = _fit(DesignRows(X, u, y, weight), spreads, None)
+    objective = Objective(stacked(DesignRows(X, u, y, weight), torch.ones(1, 300) > 0, spreads), spreads)
+    t, _ = descend(objective, torch.zeros_like(objective.spread)[None], 100, last=1e-9)
+    found = objective.coefficients(t[0])
     line, scale, offset = (x.clone().requires_grad_() for x in (found.line, found.scale, found.offset))
     off = torch.zeros(4, 4).double() if found.matrix is None else found.matrix
     off = off.clone().requires_grad_()
@@ -132,3 +136,31 @@ def test_the_fit_solves_the_equations_of_its_minimum(spreads: PriorSpreads):
     wanted += [off.grad * (1 - torch.eye(4))] if spreads.matrix else []
     for gradient in wanted:  # of a sum over 300 rows, where it is about 100 far from the minimum
         assert gradient.abs().max() < 0.05
+
+
+@pytest.mark.parametrize("spreads", sizes(4))
+def test_the_objective_is_the_loss_with_its_prior_and_its_gradient(spreads: PriorSpreads):
+    """Of each set of rows by itself, against cross_entropy and autograd; rows are float32 inside."""
+    X, u = torch.log_softmax(gaussian(90, 4), -1), gaussian(90, 2, seed=2)
+    y, weight = drawn(X), gaussian(90, seed=3).exp()
+    kept = gaussian(3, 90, seed=5) > torch.tensor([-1.0, 0.0, 0.5])[:, None]
+    objective = Objective(stacked(DesignRows(X, u, y, weight), kept, sizes(4)[-1]), spreads)
+    t = gaussian(3, len(objective.spread), seed=6)
+    values, slopes = objective(t)
+    for rows, at, value, slope in zip(kept, t, values, slopes, strict=True):
+        free = at.clone().requires_grad_()
+        f, w = objective.coefficients(free)(X[rows], u[rows]), weight[rows]
+        loss = (w @ F.cross_entropy(f, y[rows], reduction="none") + free.square().sum() / 2) / w.sum()
+        loss.backward()
+        assert value.item() == pytest.approx(loss.item(), rel=1e-6)
+        torch.testing.assert_close(slope, free.grad, atol=1e-6, rtol=1e-5)
+
+
+def test_a_larger_model_begins_where_a_smaller_one_ended():
+    X, y = torch.log_softmax(gaussian(50, 4), -1), torch.arange(50) % 4
+    rows = DesignRows(X, gaussian(50, 2), y, torch.ones(50).double())
+    stack = stacked(rows, torch.ones(1, 50) > 0, sizes(4)[-1])
+    small, large = (Objective(stack, spreads) for spreads in sizes(4)[1:3])
+    t = gaussian(1, len(small.spread), seed=7)
+    same = large.coefficients(large.start(t * small.spread)[0])
+    torch.testing.assert_close(same(X, rows.u), small.coefficients(t[0])(X, rows.u))

@@ -1,67 +1,95 @@
-"""Descent for many parameters, where second derivatives are too many.
+"""Descent for many parameters, where second derivatives are too many; several functions at a time.
 
 `torch.optim.LBFGS` would do, but its first use in a process imports torch's compiler, which takes seconds.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_REMEMBERED = 20
+_REMEMBERED = 12
 _SUFFICIENT = 1e-4
 _HALVINGS = 30
 
 
+class _Move(NamedTuple):
+    """A step, by how much it changed the gradient, the product of both, and that over the change's square."""
+
+    step: Float[Tensor, "b p"]
+    change: Float[Tensor, "b p"]
+    bent: Float[Tensor, " b"]
+    length: Float[Tensor, " b"]
+
+
+Curvature: TypeAlias = deque[_Move]
+"""What the last steps showed of it."""
+
+
 def descend(
-    evaluate: Callable[[Tensor], tuple[float, Tensor]],
-    start: Float[Tensor, " p"],
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    start: Float[Tensor, "b p"],
     steps: int,
+    past: Curvature | None = None,
     *,
     slope: float = 1e-5,
-    last: float = 1e-9,
-) -> Float[Tensor, " p"]:
-    """Minimise a smooth convex function, given its value and gradient, by L-BFGS; every step decreases it.
+    last: float = 1e-6,
+) -> tuple[Float[Tensor, "b p"], Curvature]:
+    """Minimise b smooth convex functions, given their values and gradients, by L-BFGS; all steps go down.
 
-    Ends after so many steps, where no entry of the gradient is above `slope`, or where a step decreases the
-    value by a share below `last`.
+    Each ends after so many steps, where no entry of its gradient is above `slope`, or where a step decreases
+    its value by a share of at most `last`. Returns the minima and what the steps showed of the curvature; given to the
+    descent of similar functions as `past`, that spares their first steps.
     """
     x = start.clone()
     value, gradient = evaluate(x)
-    past: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=_REMEMBERED)
+    going = torch.ones_like(value) > 0
+    past = deque(past or (), maxlen=_REMEMBERED)
     for _ in range(steps):
-        if float(gradient.abs().max()) <= slope:
+        going &= gradient.abs().amax(1) > slope
+        if not bool(going.any()):
             break
         direction = -_times_inverse(gradient, past)
-        promise = float(direction @ gradient)
-        size = 1.0 if past else min(1.0, 1.0 / float(gradient.abs().sum()))
-        for _ in range(_HALVINGS):
-            there, its_gradient = evaluate(x + size * direction)
-            if there <= value + _SUFFICIENT * size * promise:
+        promise = torch.linalg.vecdot(direction, gradient)
+        size = torch.ones_like(value) if past else (1 / gradient.abs().sum(1)).clamp_max(1)
+        size = torch.where(going, size, 0)
+        for halvings in range(_HALVINGS + 1):
+            step = size[:, None] * direction
+            there, its_gradient = evaluate(x + step)
+            low = there <= value + _SUFFICIENT * size * promise
+            if bool(low.all()):
                 break
-            size /= 2
-        else:
-            break
-        step, change = size * direction, its_gradient - gradient
-        bent = float(step @ change)
-        if bent > 1e-12 * float(change @ change):
-            past.append((step, change, bent))
-        gained, x, value, gradient = value - there, x + step, there, its_gradient
-        if gained <= last * abs(value):
-            break
-    return x
+            size = torch.where(low, size, size / 2 if halvings < _HALVINGS - 1 else 0)
+        past.append(_move(step, its_gradient - gradient))
+        going &= value - there > last * there.abs()
+        x, value, gradient = x + step, there, its_gradient
+    return x, past
 
 
-def _times_inverse(gradient: Tensor, past: deque[tuple[Tensor, Tensor, float]]) -> Tensor:
+def _move(step: Float[Tensor, "b p"], change: Float[Tensor, "b p"]) -> _Move:
+    """Where rounding hides the curvature, a move that says nothing."""
+    bent, square = torch.linalg.vecdot(step, change), torch.linalg.vecdot(change, change)
+    said = bent > 1e-12 * square
+    one = torch.ones_like(bent)
+    return _Move(
+        step * said[:, None],
+        change * said[:, None],
+        torch.where(said, bent, one),
+        torch.where(said, bent / square, one),
+    )
+
+
+def _times_inverse(gradient: Float[Tensor, "b p"], past: Curvature) -> Float[Tensor, "b p"]:
     """The inverse of the curvature, as the last steps showed it, times the gradient: two loops over them."""
     q, shares = gradient.clone(), []
-    for step, change, bent in reversed(past):
-        shares.append(float(step @ q) / bent)
-        q -= shares[-1] * change
+    for move in reversed(past):
+        shares.append((torch.linalg.vecdot(move.step, q) / move.bent)[:, None])
+        q.addcmul_(shares[-1], move.change, value=-1)
     if past:
-        _, change, bent = past[-1]
-        q *= bent / float(change @ change)
-    for (step, change, bent), share in zip(past, reversed(shares), strict=True):
-        q += (share - float(change @ q) / bent) * step
+        q *= past[-1].length[:, None]
+    for move, share in zip(past, reversed(shares), strict=True):
+        q.addcmul_(share - (torch.linalg.vecdot(move.change, q) / move.bent)[:, None], move.step)
     return q

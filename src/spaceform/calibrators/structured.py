@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.calibrators._fit import Examples, all_right, fit_inverse_temperature
-from spaceform.calibrators._structured import DesignRows, fit_joined
+from spaceform.calibrators._objective import DesignRows
+from spaceform.calibrators._structured import fit_joined
 from spaceform.calibrators.base import Calibrator, check_classes, weighted_quantiles
 from spaceform.heads.base import log_mean_softmax
 
@@ -57,7 +58,7 @@ class StructuredScaling(Calibrator):
     offset: Tensor
 
     def _fit(self, examples: Examples, confidence: Tensor | None) -> dict[str, Tensor]:
-        plain = log_mean_softmax(examples.logits.double())
+        plain = log_mean_softmax(examples.logits).double()
         w = examples.weight
         averaged = Examples(plain[None], examples.y, w)
         if all_right(averaged):
