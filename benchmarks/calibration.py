@@ -11,6 +11,8 @@ the same command again goes on where it was stopped.
 """
 
 import argparse
+import contextlib
+import importlib.metadata
 import itertools
 import json
 import statistics
@@ -179,6 +181,15 @@ def git_commit() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
+def versions(*packages: str) -> dict[str, str]:
+    """Of what is installed."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -213,6 +224,7 @@ def main() -> None:
             "command": f"python benchmarks/calibration.py --data FOLDER --cache CACHE {' '.join(given.sets)} "
             f"--heads {' '.join(given.heads)} --ours {' '.join(given.ours)}",
             "commit": git_commit(),
+            "versions": versions("torch", "probmetrics", "netcal", "torch-uncertainty", "scikit-learn"),
             "summary": summary(rows),
             "runs": rows,
         }

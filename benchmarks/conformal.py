@@ -1,25 +1,31 @@
-"""Sets of classes: how often they hold the true one, and how large they are, beside TorchCP's.
+"""Sets of classes: how often they hold the true one, and how large they are, beside MAPIE's and TorchCP's.
 
-    python benchmarks/conformal.py --cache CACHE
+    python benchmarks/conformal.py --data FOLDER --cache CACHE digits mnist banking77
 
-CACHE is what benchmarks/calibration.py keeps: what heads say of the test rows of real data sets. These rows
-are split at random 100 times; half of them gives the threshold for a coverage of 90 %, the other half judges.
-Without TorchCP its columns are left out. Writes results/benchmarks/conformal.json.
+A set is `FOLDER/name.npz` as benchmarks/decisions_data.py makes it; CACHE keeps what heads say of its test
+rows, as benchmarks/calibration.py does. These rows are split at random 100 times; half of them gives the
+threshold for a coverage of 90 %, the other half judges. Of MAPIE and TorchCP those that are not installed are
+left out. Writes results/benchmarks/conformal.json.
 """
 
 import argparse
+import itertools
 import json
-import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
 
+from calibration import git_commit, said, versions
+from spaceform._torchvision import ensure_torchvision
 from spaceform.decisions import SETS
 from spaceform.heads.base import log_mean_softmax
 
-_SPLITS, _COVERAGE = 100, 0.9
+_SPLITS, _COVERAGE, _LEVEL = 100, 0.9, 1e-3
+"""Sizes within a thousandth are equal."""
 
 
 def torchcp_scores() -> dict[str, Any]:
@@ -29,6 +35,66 @@ def torchcp_scores() -> dict[str, Any]:
         return {}
     raps = RAPS(randomized=False, penalty=0.01, kreg=5)
     return {"TorchCP LAC": LAC(), "TorchCP APS": APS(randomized=False), "TorchCP RAPS": raps}
+
+
+class Said(ClassifierMixin, BaseEstimator):
+    """For MAPIE: a model whose probabilities are its inputs."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.classes_ = np.arange(classes)
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> "Said":  # noqa: ARG002
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        return X
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return X.argmax(1)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+
+def mapie_sets(p: torch.Tensor, y: torch.Tensor, new: torch.Tensor) -> dict[str, torch.Tensor]:
+    try:
+        from mapie.classification import SplitConformalClassifier
+    except ImportError:
+        return {}
+    found = {}
+    for kind in ("lac", "aps", "raps"):
+        model = SplitConformalClassifier(
+            Said(p.shape[1]), confidence_level=_COVERAGE, conformity_score=kind, prefit=True, random_state=0
+        )
+        model.conformalize(p.numpy(), y.numpy())
+        found[f"MAPIE {kind.upper()}"] = torch.from_numpy(model.predict_set(new.numpy())[1][:, :, 0])
+    return found
+
+
+def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Of `predict --coverage`, which takes LAC, and of the norm-aware sets."""
+    theirs = [n for n in next(iter(rows.values())) if n.startswith(("MAPIE", "TorchCP"))]
+    least = {run: min(row[n]["size"] for n in theirs) for run, row in rows.items()} if theirs else {}
+    return {
+        "runs": len(rows),
+        "furthest_from_coverage": {
+            kind: max(abs(row[kind]["coverage"] - _COVERAGE) for row in rows.values())
+            for kind in next(iter(rows.values()))
+        },
+        "share_no_larger_than_the_least_of_theirs": {
+            kind: float(np.mean([rows[run][kind]["size"] <= least[run] * (1 + _LEVEL) for run in least]))
+            for kind in SETS
+        },
+        "share_no_larger_than_each_of_theirs": {
+            n: float(np.mean([row["lac"]["size"] <= row[n]["size"] * (1 + _LEVEL) for row in rows.values()]))
+            for n in theirs
+        },
+        "mean_size": {
+            kind: float(np.mean([row[kind]["size"] for row in rows.values()]))
+            for kind in next(iter(rows.values()))
+        },
+    }
 
 
 def split_row(
@@ -45,54 +111,57 @@ def split_row(
         predictor = SplitPredictor(score, alpha=1 - _COVERAGE)
         predictor.calculate_threshold(p[known].log(), y[known], 1 - _COVERAGE)
         members[name] = predictor.predict_with_logits(p[new].log()).bool()
+    members |= mapie_sets(p[known], y[known], p[new])
     held = {name: m.gather(1, y[new, None]).double().mean().item() for name, m in members.items()}
     return {name: (held[name], m.sum(1).double().mean().item()) for name, m in members.items()}
+
+
+def run_row(found: dict[str, np.ndarray], peers: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Means over the splits."""
+    p = log_mean_softmax(torch.from_numpy(found["L_test"]).double()).exp()
+    p = p / p.sum(1, keepdim=True)
+    y, κ = (torch.from_numpy(found[key]) for key in ("y_test", "k_test"))
+    g = torch.Generator().manual_seed(0)
+    splits = [split_row(p, y, κ, torch.randperm(len(y), generator=g), peers) for _ in range(_SPLITS)]
+    means = {kind: np.mean([s[kind] for s in splits], 0).tolist() for kind in splits[0]}
+    return {kind: dict(zip(("coverage", "size"), mean, strict=True)) for kind, mean in means.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--heads", nargs="+", default=["cosine", "vmf"])
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/conformal.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    peers, rows = torchcp_scores(), {}
-    paths = [given.cache / path.name for path in sorted(given.cache.glob("*-0.npz"))]
-    for path in paths:
-        name, head, _ = path.stem.rsplit("-", 2)
-        if head not in given.heads:
+    warnings.simplefilter("ignore")
+    ensure_torchvision()
+    peers = torchcp_scores()
+    written = json.loads(given.out.read_text()) if given.out.exists() else {}
+    rows: dict[str, dict[str, Any]] = written.get("runs", {})
+    for name, head in itertools.product(given.sets, given.heads):
+        if f"{name} {head}" in rows:
             continue
-        with np.load(path) as saved:
-            p = log_mean_softmax(torch.from_numpy(saved["L_test"]).double()).exp()
-            y, κ = (torch.from_numpy(saved[key]) for key in ("y_test", "k_test"))
-        g = torch.Generator().manual_seed(0)
-        splits = [split_row(p, y, κ, torch.randperm(len(y), generator=g), peers) for _ in range(_SPLITS)]
-        rows[f"{name} {head}"] = {
-            kind: dict(zip(("coverage", "size"), np.mean([s[kind] for s in splits], 0).tolist(), strict=True))
-            for kind in splits[0]
+        row = run_row(said(name, head, 0, given.data, given.cache), peers)
+        rows[f"{name} {head}"] = row
+        print(name, head, {k: f"{v['coverage']:.4f} {v['size']:.3f}" for k, v in row.items()}, flush=True)
+        written = {
+            "command": f"python benchmarks/conformal.py --data FOLDER --cache CACHE {' '.join(given.sets)} "
+            f"--heads {' '.join(given.heads)}",
+            "commit": git_commit(),
+            "versions": versions("torch", "mapie", "torchcp"),
+            "coverage": _COVERAGE,
+            "splits": _SPLITS,
+            "summary": summary(rows),
+            "runs": rows,
         }
-        said = {k: f"{v['coverage']:.4f} {v['size']:.3f}" for k, v in rows[f"{name} {head}"].items()}
-        print(name, head, len(y), said, flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    written = {
-        "command": f"python benchmarks/conformal.py --cache CACHE --heads {' '.join(given.heads)}",
-        "commit": commit,
-        "coverage": _COVERAGE,
-        "splits": _SPLITS,
-        "furthest_from_coverage": max(
-            abs(r["coverage"] - _COVERAGE)
-            for row in rows.values()
-            for k, r in row.items()
-            if k in ("lac", "norm_aware")
-        ),
-        "runs": rows,
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(written, indent=1) + "\n")
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(written, indent=1) + "\n")
+    print(json.dumps(written["summary"], indent=1))
 
 
 if __name__ == "__main__":

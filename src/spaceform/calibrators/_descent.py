@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_REMEMBERED = 12
+_REMEMBERED = 20
 _SUFFICIENT = 1e-4
 _HALVINGS = 30
 
@@ -41,8 +41,8 @@ def descend(
     """Minimise b smooth convex functions, given their values and gradients, by L-BFGS; all steps go down.
 
     Each ends after so many steps, where no entry of its gradient is above `slope`, or where a step decreases
-    its value by a share of at most `last`. Returns the minima and what the steps showed of the curvature; given to the
-    descent of similar functions as `past`, that spares their first steps.
+    its value by a share of at most `last`. Returns the minima and what the steps showed of the curvature;
+    given to the descent of similar functions as `past`, that spares their first steps.
     """
     x = start.clone()
     value, gradient = evaluate(x)
