@@ -8,10 +8,18 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from spaceform.decisions import PAIRS, SimilarityPairs, VonMisesFisherPairs, vmf_log_ratio
+from spaceform.decisions import (
+    PAIRS,
+    SimilarityPairs,
+    VonMisesFisherPairs,
+    learn_pairs,
+    pairs_for,
+    vmf_log_ratio,
+)
 from spaceform.decisions._pairs_fit import MOST, FitStart, fit_ratio, pair_rows
 from spaceform.distributions import HypersphericalUniform, VonMisesFisher
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
+from spaceform.heads import CosineHead, StandardHead
 from spaceform.metrics import cllr, min_cllr
 
 pytestmark = pytest.mark.slow
@@ -68,6 +76,53 @@ def test_the_ratio_is_the_integral_over_the_class():
     expected = math.log(joint.item() / alone**2)
     terms = [torch.tensor(v, dtype=torch.float64) for v in (k1, k2, k1 * k2 * math.cos(between))]
     assert vmf_log_ratio(*terms, 2).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "w"), [(3, 5.0), (20, 60.0), (256, 300.0)])
+def test_one_concentration_is_the_model_of_psda(n, w):
+    """Brümmer et al. 2022 with classes spread uniformly, from its two hypotheses.
+
+    With a class x ~ uniform and items vMF(x, w) the evidence of items with the sum s is ∫ Π vMF(zᵢ; x, w) dx
+    = C(w)^m C(0)/C(w‖s‖). The ratio is that of all items together over those of both sides.
+    """
+    g = torch.Generator().manual_seed(n)
+    first, second = (
+        torch.nn.functional.normalize(torch.randn(5, m, n, generator=g, dtype=torch.float64), dim=-1)
+        for m in (3, 2)
+    )
+    pairs = VonMisesFisherPairs()
+    pairs.shape = torch.tensor([math.log(w), 0, 0], dtype=torch.float64)
+    pairs.line = torch.tensor([1, 0], dtype=torch.float64)
+    found = pairs(first * torch.tensor([1.0, 7.0, 0.2])[None, :, None], second)  # norms say nothing
+    with mpmath.workdps(40):
+
+        def evidence(items: torch.Tensor) -> mpmath.mpf:
+            length = mpmath.sqrt(sum(mpmath.mpf(float(v)) ** 2 for v in items.sum(0)))
+            return len(items) * log_c(n, mpmath.mpf(w)) + log_c(n, mpmath.mpf(0)) - log_c(n, w * length)
+
+        for ratio, one, other in zip(found, first, second, strict=True):
+            expected = evidence(torch.cat([one, other])) - evidence(one) - evidence(other)
+            assert ratio.item() == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("head", [CosineHead(DIM, 4), StandardHead(DIM, 4)], ids=lambda h: h.name)
+def test_a_head_says_whether_two_are_the_same(head):
+    z, y = drawn(20, 10, 0)
+    with pytest.raises(ValueError, match=r"no model of pairs; .*learn_pairs\(head, z, y\)"):
+        head.same(z[:2], z[2:4])
+    pairs = learn_pairs(head, z, y)
+    assert type(pairs) is type(pairs_for(head.geometry))
+    torch.testing.assert_close(head.same(z[:5], z[5:10]), pairs.same(z[:5], z[5:10]))
+    torch.testing.assert_close(
+        head.same(z[None, :5], z[5:6], prior=0.1), pairs.same(z[None, :5], z[5:6], prior=0.1)
+    )
+    assert head.same(z[:5], z[5:10]).mean() > 0.5 > head.same(z[:5], z[50:55]).mean()
+    with pytest.raises(ValueError, match="z2 has dimension 3, and this head was made with dim=16"):
+        head.same(z[:2], z[:2, :3])
+    other = type(head)(DIM, 4)
+    other.pairs = pairs_for(head.geometry)
+    other.load_state_dict(head.state_dict())
+    torch.testing.assert_close(other.same(z[:5], z[5:10]), head.same(z[:5], z[5:10]))
 
 
 def test_the_ratio_is_symmetric_and_rises_with_the_cosine():

@@ -9,6 +9,7 @@ from spaceform.decisions.pairs import (
     Pairs,
     SimilarityPairs,
     VonMisesFisherPairs,
+    learn_pairs,
     pairs_for,
     vmf_log_ratio,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "UnknownScore",
     "VonMisesFisherPairs",
     "choose_unknown",
+    "learn_pairs",
     "pairs_for",
     "vmf_log_ratio",
 ]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from spaceform.decisions._pairs_fit import FitStart, fit_ratio, pair_rows
 from spaceform.geometry import Geometry, Sphere
 from spaceform.geometry.base import direction
+from spaceform.heads.base import Head
 from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 from spaceform.metrics.ranks import checked_share
 from spaceform.metrics.verification import accept_threshold
@@ -266,6 +267,16 @@ def pairs_for(geometry: Geometry) -> Pairs:
     distance; a line in the distance itself is less sure of pairs that lie far apart, as they are in practice.
     """
     return VonMisesFisherPairs() if isinstance(geometry, Sphere) else SimilarityPairs(geometry)
+
+
+def learn_pairs(head: Head, z: TensorOrArray, y: TensorOrArray) -> Pairs:
+    """Fit the model of the head's geometry to embeddings z of held-out classes; then `head.same` answers.
+
+    The model is `head.pairs`, a module of the head: it is in its `state_dict`.
+    """
+    pairs = pairs_for(head.geometry).fit(z, y)
+    head.pairs = pairs
+    return pairs
 
 
 PAIRS: dict[str, type[Pairs]] = {kind.name: kind for kind in (VonMisesFisherPairs, SimilarityPairs)}

@@ -246,6 +246,30 @@ class Head(nn.Module, ABC):
         """p(y | z), margins and training tricks left out."""
         return self._over_draws(_mean_softmax, z, generator)
 
+    def same(
+        self, z1: Float[Tensor, "..."], z2: Float[Tensor, "..."], *, prior: float = 0.5
+    ) -> Float[Tensor, " batch"]:
+        """The probability that aligned embeddings share a class, where a share `prior` of all pairs does.
+
+        Several embeddings of one thing, an enrolment, are (batch, items, dim). The model of pairs is
+        `head.pairs`, which `spaceform.decisions.learn_pairs` fits to items of held-out classes and gives to
+        the head; its `threshold(false_accept=1e-3)` says from which log-likelihood ratio on to accept.
+        """
+        pairs: Any = self._modules.get("pairs")
+        if pairs is None:
+            raise ValueError(
+                "the head has no model of pairs; fit one to embeddings z and labels y of held-out classes by "
+                "spaceform.decisions.learn_pairs(head, z, y)"
+            )
+        for name, z in (("z1", z1), ("z2", z2)):
+            if z.shape[-1] != self.dim:
+                raise ValueError(
+                    f"{name} has dimension {z.shape[-1]}, and this head was made with dim={self.dim}; "
+                    "embed both by its net"
+                )
+        found: Tensor = pairs.same(z1, z2, prior=prior)
+        return found
+
     def _over_draws(
         self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "batch classes"]:
