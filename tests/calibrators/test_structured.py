@@ -36,6 +36,7 @@ def halves(truth: torch.Tensor, logits: torch.Tensor, κ: torch.Tensor):
     )
 
 
+@pytest.mark.slow
 def test_a_calibrated_model_is_left_nearly_alone():
     """Of 20 calibrated models no one gets more than 0.5 % worse, and the mean change is below 0.1 %."""
     worse = []

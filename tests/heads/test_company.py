@@ -94,6 +94,7 @@ def test_every_parameter_is_in_one_group(name):
     torch.optim.SGD(groups, lr=0.1)
 
 
+@pytest.mark.slow
 @every_head
 def test_trains(name):
     head, (z, y) = make(name, beta=8.0), draw(batch=32)
@@ -110,6 +111,7 @@ def test_trains(name):
     assert (head.predict_proba(z, generator=seeded()).argmax(1) == y).float().mean() > 0.9
 
 
+@pytest.mark.slow
 @every_head
 def test_learns_digits_as_it_comes(name):
     images, labels = load_digits(return_X_y=True)
@@ -188,6 +190,7 @@ def allocated(step):
 MIB = {"standard": 16, "cosine": 16, "arcface": 16, "cosface": 16, "vmf": 32, "power_spherical": 32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mib"), MIB.items())
 def test_many_classes_need_little_memory(name, mib):
     """The logits alone would take 73 MiB; the class axis is streamed unasked. One draw, for speed."""

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", fuzz.DTYPES)
 @pytest.mark.parametrize("name", list(HEADS))
 def test_nothing_is_ever_infinite(name, dtype):
