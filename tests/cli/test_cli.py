@@ -140,6 +140,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(call, tmp_path):
     command = ["train", "digits/cosine", *FAST, "--out", str(out)]
     code = f"""
         import resource, signal, sys
+        sys.dont_write_bytecode = True  # Python would leave a file cut short behind
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         from spaceform.cli import app as cli
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

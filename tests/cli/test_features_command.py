@@ -152,7 +152,9 @@ def files_up_to(size: int):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))  # Python ignores the signal: writes fail
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", True)  # Python would leave a file cut short behind
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -105,7 +105,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     """A real limit on file size, in a process of its own, stands in for the disk: a write fails half-way."""
     files.save(tmp_path, tensors(0), {"epoch": 0})
     code = f"""
-        import resource, signal, torch
+        import resource, signal, sys
+        sys.dont_write_bytecode = True  # Python would leave a file cut short behind
+        import torch
         from pathlib import Path
         from spaceform.run import files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
