@@ -104,7 +104,7 @@ def test_booleans_and_decimals_are_features(tmp_path):
     assert np.array_equal(d.inputs, np.column_stack([odd, np.arange(12) / 4]))
     assert np.array_equal(load(save(tmp_path / "f.npz", X=odd[:, None], y=Y)).inputs, odd[:, None])
     pq.write_table(pa.table({"odd": [True, None], "y": [0, 1]}), tmp_path / "f.parquet")
-    with pytest.raises(DataError, match="1 row with NaN"):
+    with pytest.raises(DataError, match="1 empty, NaN or infinite cell, the first in row 2"):
         load(tmp_path / "f.parquet")
 
 
@@ -130,9 +130,9 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path):
     for content, message in (
         (b"", r"f\.csv is cut short or no CSV file \(Empty CSV file\); copy or write it again"),
         (b"a,b\n1,2\n3\n", "cut short or no CSV file"),
-        (b"a;y\n1;0\n2;1\n", r"no column 'y' of labels \(its columns: 'a;y'\)"),
+        (b"a;y\n1;0\n2;1\n", r"parted by ';' and not by commas"),
         (b"a,a,y\n1,2,0\n3,4,1\n", "f.csv has 2 columns 'a'; rename or remove one"),
-        (b"a,y\n1,0\n,1\n", "1 row with NaN"),
+        (b"a,y\n1,0\n,1\n", "1 empty, NaN or infinite cell, the first in row 2"),
         (b"a,y\n1,x\n2,\n", "column 'y' of .* has 1 empty cell; fill"),
         (b"X,y\n1,x\n2,z\n", "each row must hold a list of numbers; rename it"),
         ("a,y\n1,für\n2,gegen\n".encode("latin-1"), "f.csv is not written in UTF-8; save it so"),
@@ -253,7 +253,7 @@ def test_broken_parquet_is_named(tmp_path):
         ({"X": [[], []], "y": [0, 1]}, "no columns"),
         ({"a": [0.5, 1.0], "label": [0, 1]}, "no column 'y' of labels .*'a', 'label'.*; rename the column"),
         ({"X": [[1.0], [None]], "y": [0, 1]}, "1 row with NaN"),
-        ({"a": [0.5, None], "y": [0, 1]}, "1 row with NaN"),
+        ({"a": [0.5, None], "y": [0, 1]}, "1 empty, NaN or infinite cell, the first in row 2"),
         ({"y": [0, 1]}, "has no features; give a column 'X'"),
         ({"0.5": [1.0, 2.0], "a": [0, 1]}, "numbers where the names of its columns should be"),
         ({"a": ["1.5", "cm", *["2"] * 20], "y": [0, 1] * 11}, "column 'a' of .* but 'cm' in row 2; remove"),
@@ -261,3 +261,23 @@ def test_broken_parquet_is_named(tmp_path):
         pq.write_table(pa.table(table), path)
         with pytest.raises(DataError, match=message):
             load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "a;b;y\n1,5;2;0\n2;3;1\n",
+            r"parted by ';' and not by commas; .*read_csv\(file, sep=';', decimal=','\)",
+        ),
+        ("a\tb\ty\n1\t2\t0\n", r"parted by a tab and not by commas; .*sep='\\t'\)\.to_csv"),
+        ("a,b,y\n", "has no rows; add an item"),
+        ("a,b,y\n1,2,0\n3,,1\n", "column 'b' of .* has 1 empty, NaN or infinite cell, the first in row 2"),
+        ("a,b,y\n1,2,0\n1,2,1\n", "all rows of .* have the same features"),
+        ("a,b,y\n1,2,0.5\n2,3,1.25\n", "labels are integers or strings: put such numbers into classes"),
+    ],
+)
+def test_odd_tables_are_refused_in_a_sentence(tmp_path, text, said):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / "t.csv"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.data.guard import require_file, require_room, require_room_for_arrays
+from spaceform.data.table_checks import require_commas, require_size, require_values
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _RESERVED = ("X", "y", "split", "groups", "classes")
 _VIEW = "view"
 """Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
 _ARRAYS = (*_RESERVED, _VIEW)
-_LARGEST = 1e18
-"""The largest feature: float32 holds its square, which every net needs."""
 _INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
 """An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
 
@@ -57,6 +56,8 @@ def load_features(path: Path) -> Dataset:
             f"{path} has {counted(len(x), 'row')} in X and y of shape {y.shape}; give one label a row."
         )
     labels, classes = _number_classes(y, columns.get("classes"), path)
+    if len(x) > 1 and (x == x[0]).all():
+        raise DataError(f"all rows of {path} have the same features; give features that differ.")
     return Dataset(
         name=path.stem,
         classes=classes,
@@ -106,19 +107,8 @@ def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
             f"{bad[0]}; remove or fill such rows."
         )
     for i in range(x.shape[1]):
-        _require_size(x[:, i], f"column {i} of X", path)
+        require_size(x[:, i], f"column {i} of X", path)
     return x.astype(np.float32)
-
-
-def _require_size(column: NDArray[Any], name: str, path: Path) -> None:
-    """Refuse a column with a number that is too large to be a feature."""
-    if column.dtype.kind != "b" and len(column):
-        most = max(abs(float(column.min())), abs(float(column.max())))
-        if np.isfinite(most) and most > _LARGEST:
-            raise DataError(
-                f"{name} in {path} has a value of size {most:.3g}, and features go up to {_LARGEST:g}; "
-                "divide the column by a constant, or take its logarithm."
-            )
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -167,6 +157,7 @@ def read_table(path: Path) -> "Table":
     require_file(path)
     try:
         if csv:
+            require_commas(path)
             empty = pa.csv.ConvertOptions(strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=empty)
         else:
@@ -260,6 +251,8 @@ def _without_features(table: "Table", path: Path) -> str:
 
 
 def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArray[np.float32]:
+    if not len(table):
+        raise DataError(f"{path} has no rows; add an item to each line.")
     if "X" in table.column_names:
         return _inputs(_lists(table["X"], path), path)
     if not features:
@@ -267,7 +260,8 @@ def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArra
     x = np.empty((len(table), len(features)), np.float32)
     for i, name in enumerate(features):
         column = _numbers(table[name])
-        _require_size(column, f"column {name!r}", path)
+        require_size(column, f"column {name!r}", path)
+        require_values(column, name, path)
         x[:, i] = column
     return _inputs(x, path)
 
@@ -337,7 +331,9 @@ def _number_classes(
         if np.array_equal(y, np.floor(y)):
             y = y.astype(np.int64)
     if y.dtype.kind not in "iuUSb":
-        raise DataError(f"y in {path} has type {y.dtype}; labels are integers or strings.")
+        raise DataError(
+            f"y in {path} has type {y.dtype}; labels are integers or strings: put such numbers into classes."
+        )
     if names is None or y.dtype.kind in "US":
         values, numbers = np.unique(y, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(_name(value) for value in values)
