@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from heads import peak_bytes
 from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.heads.sharding import shard
+from spaceform.run.environment import environment
 
 RANKS, MIB = 4, 2**20
 
@@ -199,7 +200,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, Any] = {"paper": on_paper()} if "paper" in options.only else {}
+    results: dict[str, Any] = {"made_with": environment()}
+    if "paper" in options.only:
+        results["paper"] = on_paper()
     if set(options.only) - {"paper"}:
         results["ranks"] = four(options)
     if "memory" in options.only:

@@ -4,14 +4,24 @@ So does a product with a tensor that was made on the CPU by accident. Exceptions
 them must be one: what no longer waits has to leave the list.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from spaceform import metrics
+from spaceform import data, distributions, metrics
 from spaceform.calibrators import CALIBRATORS
+from spaceform.data import loader
+from spaceform.data.augment import pixels_for
+from spaceform.data.photos import photos_for
+from spaceform.decisions import PAIRS, SETS, UNKNOWN_SCORES, Refusal
 from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
 from spaceform.heads import HEADS, StochasticHead
+from spaceform.run.material import material
+from spaceform.run.model import build_model
+from spaceform.run.optim import parameter_groups
+from spaceform.run.predictor import Predictor
+from spaceform.run.recipe import QUICK, replace
 
 DIM, CLASSES, BATCH = 16, 7, 5
 
@@ -69,6 +79,11 @@ LAWS = {
 }
 
 
+def test_every_law_is_tried():
+    laws = {name for name in distributions.__all__ if isinstance(getattr(distributions, name), type)}
+    assert laws == {*LAWS, HypersphericalUniform.__name__}
+
+
 @pytest.mark.parametrize("name", list(LAWS))
 def test_a_distribution_is_drawn_from_and_measured(name):
     mu, κ = on_meta(BATCH, DIM, requires_grad=True), on_meta(BATCH, requires_grad=True)
@@ -91,6 +106,34 @@ def test_a_calibrator_is_applied(name):
     log_p.sum().backward()
     assert log_p.is_meta
     assert L.grad.is_meta
+
+
+FITTED_TO = 120
+Z = torch.nn.functional.normalize(torch.randn(FITTED_TO, DIM, generator=torch.Generator().manual_seed(0)))
+Y = torch.arange(FITTED_TO) % CLASSES
+
+
+@pytest.mark.parametrize("name", list(SETS))
+@pytest.mark.parametrize("by_class", [False, True])
+def test_sets_are_found(name, by_class):
+    p, κ = torch.softmax(3 * Z[:, :CLASSES], -1), 1 + Z[:, 0].abs()
+    sets = SETS[name](0.8, by_class=by_class and name != "norm_aware").fit(p, Y, κ).to("meta")
+    assert sets(on_meta(BATCH, CLASSES), on_meta(BATCH)).is_meta
+
+
+@pytest.mark.parametrize("name", list(UNKNOWN_SCORES))
+def test_an_unknown_item_is_told(name):
+    score = UNKNOWN_SCORES[name]().fit(Z, Y).to("meta")
+    found = score(on_meta(BATCH, DIM), on_meta(3, BATCH, CLASSES), on_meta(BATCH))
+    assert found.is_meta
+    assert Refusal(0.1).fit(Z[:, 0]).to("meta")(found).is_meta
+
+
+@pytest.mark.parametrize("name", list(PAIRS))
+def test_pairs_are_compared(name):
+    pairs = PAIRS[name]().fit(Z, Y).to("meta")
+    a, b = on_meta(BATCH, DIM), on_meta(BATCH, 2, DIM)
+    assert all(found.is_meta for found in (pairs(a, a), pairs(a, b), pairs.same(a, b), pairs.all_pairs(a, b)))
 
 
 def arguments(name: str) -> tuple[object, ...]:
@@ -124,3 +167,68 @@ def arguments(name: str) -> tuple[object, ...]:
 def test_a_metric_that_is_an_exception_is_one(name):
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         getattr(metrics, name)(*arguments(name))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return material(QUICK["digits/cosine"])
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_a_step_of_training_and_a_prediction_wait_for_nothing(name, digits):
+    """Data, augmentation, net, head, optimiser, prediction: all on the device that the data were moved to."""
+    recipe = replace(QUICK["digits/cosine"], {"head.name": name})
+    device, how = torch.device("meta"), pixels_for("mnist", digits.dataset.inputs)
+    model = build_model(recipe, len(digits.classes), digits.input_shape).to(device)
+    optimizer = recipe.optim.build(parameter_groups(model.net, model.head, recipe.optim))
+    dataset, index = digits.dataset.to(device), digits.split.train
+    sizes = {"classes_per_episode": 4, "items_per_class": 3, "episodes": 2}
+    sampler = data.EpisodicSampler(digits.targets, index, **sizes, seed=0)
+    model.head.start_epoch(0)
+    for x, y, total in data.train_batches(dataset, digits.targets, sampler, how, device=device):
+        optimizer.zero_grad()
+        (model(x, y).sum() / total).backward()
+        optimizer.step()
+        assert x.is_meta
+        assert y.is_meta
+    assert all(p.grad.is_meta for p in model.parameters())
+    z = model.embed(data.evaluation_batches(dataset, digits.split.test, how, device=device))
+    calibrator = CALIBRATORS["structured"]().fit(
+        torch.randn(60, 10), torch.arange(60) % 10, torch.rand(60) + 1
+    )
+    probabilities, confidence = Predictor(model.head, calibrator.to(device)).predict(z)
+    assert probabilities.is_meta
+    assert confidence.is_meta
+
+
+def test_rows_of_the_disk_go_to_the_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACEFORM_MEMORY", "100")
+    np.save(tmp_path / "X-0.npy", np.ones((9, 4), np.float32))
+    np.save(tmp_path / "y-0.npy", np.arange(9) % 3)
+    dataset = data.load(tmp_path)
+    sampler = data.EpisodicSampler(
+        dataset.labels, torch.arange(9), classes_per_episode=2, items_per_class=2, episodes=1, seed=0
+    )
+    (batch,) = data.train_batches(dataset, dataset.labels, sampler, None, device=torch.device("meta"))
+    (x,) = data.evaluation_batches(dataset, torch.arange(9), None, device=torch.device("meta"))
+    assert batch.inputs.is_meta
+    assert batch.targets.is_meta
+    assert x.is_meta
+
+
+def test_photos_for_a_gpu_lie_in_pinned_memory(tmp_path, monkeypatch):
+    """Without a GPU memory cannot be pinned; that it is asked for can be seen."""
+    asked = []
+
+    class Loader:
+        def __init__(self, *_, **options):
+            asked.append(options["pin_memory"])
+
+        def __iter__(self):
+            return iter(())
+
+    monkeypatch.setattr(loader, "DataLoader", Loader)
+    dataset = data.Dataset("d", ("a", "b"), torch.arange(4) % 2, tuple(tmp_path / str(i) for i in range(4)))
+    for device in ("cuda", "cpu"):
+        list(data.evaluation_batches(dataset, torch.arange(4), photos_for("d"), device=torch.device(device)))
+    assert asked == [True, False]

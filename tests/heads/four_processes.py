@@ -177,6 +177,38 @@ def communication(mesh):
     return found
 
 
+def bytes_of_top_k(mesh):
+    """What a rank receives to find the three best of 40 and of 4,000 classes: rows, and three numbers."""
+    found = {}
+    for classes in (40, 4000):
+        split = shard(HEADS["cosine"](DIM, classes), mesh, equal_batches=True)
+        with Spy() as spy:
+            split.top_k(torch.randn(8, DIM), 3)
+        found[str(classes)] = spy.bytes
+    return found
+
+
+def along_an_axis(rank):
+    """Two rows of two ranks: the classes are split along a row, and each row has a batch of its own."""
+    two = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "classes"))
+    torch.manual_seed(6)
+    whole = HEADS["arcface"](DIM, 9).double()
+    split = shard(whole, two["classes"])
+    z, y, upstream, _ = batch((4, 4, 4, 4), 9, rank, seed=3)
+    row, own = slice(8 * (rank // 2), 8 * (rank // 2) + 8), slice(4 * rank, 4 * rank + 4)
+    ours, theirs = z[own].clone().requires_grad_(), z[row].clone().requires_grad_()
+    part, total = split(ours, y[own]), whole(theirs, y[row])
+    (part * upstream[own]).sum().backward()
+    (total * upstream[row]).sum().backward()
+    mine = slice(own.start - row.start, own.stop - row.start)
+    return {
+        "objective": difference(part, total[mine]),
+        "dz": difference(ours.grad, theirs.grad[mine]),
+        "weight": difference(split.weight.grad.full_tensor(), whole.weight.grad / 2),
+        "rows": split.weight.to_local().shape[0],
+    }
+
+
 def beside_ddp(mesh, rank):
     """A DDP loop with the head beside it, against one process that has all rows; three steps of SGD."""
     torch.manual_seed(3)
@@ -309,6 +341,8 @@ def work(rank, folder):
         "predictions": predictions(mesh, rank),
         "many_classes_of_few": many_classes_of_few(mesh),
         "communication": communication(mesh),
+        "bytes_of_top_k": bytes_of_top_k(mesh),
+        "along_an_axis": along_an_axis(rank),
         "beside_ddp": beside_ddp(mesh, rank),
         "checkpoint": checkpoint(mesh, rank, folder),
         "sampled": sampled(mesh, rank),

@@ -74,6 +74,22 @@ def test_bytes_received_follow_the_formula(found):
             assert counted == formula
 
 
+def test_the_best_classes_are_found_without_gathering_logits(found):
+    """Rows of all ranks, a reduction of one number a row, and three probabilities and labels of each rank."""
+    rows, share = 8 * four.RANKS, (four.RANKS - 1) / four.RANKS
+    for of_rank in found:
+        few, many = of_rank["bytes_of_top_k"]["40"], of_rank["bytes_of_top_k"]["4000"]
+        assert few == many
+        assert few <= share * rows * (4 * four.DIM + 2 * 2 * 2 * 4 + four.RANKS * 3 * (4 + 8))
+
+
+def test_classes_are_split_along_one_axis_of_a_mesh(found):
+    for rank, of_rank in enumerate(found):
+        found_there = dict(of_rank["along_an_axis"])
+        assert found_there.pop("rows") == (5, 4)[rank % 2]
+        assert max(found_there.values()) < 1e-12
+
+
 def test_a_head_beside_ddp_trains_as_in_one_process(found):
     for of_rank in found:
         assert max(of_rank["beside_ddp"].values()) < 1e-12

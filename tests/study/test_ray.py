@@ -12,7 +12,8 @@ from spaceform.study.folder import Job, StudyFolder
 from spaceform.study.place import Event
 
 ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test runs on Ray")
-from spaceform.study.ray import ClusterError, Ray  # noqa: E402 (needs ray)
+from spaceform.run.cluster import ClusterError  # noqa: E402 (needs ray)
+from spaceform.study.ray import Ray  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 

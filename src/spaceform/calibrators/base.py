@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.calibrators._fit import Examples
-from spaceform.metrics.inputs import TensorOrArray, as_finite, as_floats, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels, finite_on_cpu
 
 _C = TypeVar("_C", bound="Calibrator")
 
@@ -142,8 +142,7 @@ def _tensor(x: TensorOrArray, name: str, ndims: tuple[int, ...]) -> Tensor:
     if torch.compiler.is_compiling():
         assert isinstance(x, Tensor)
         return x
-    on_cpu = not isinstance(x, Tensor) or x.device.type == "cpu"
-    checked = as_finite(x, name, ndims) if on_cpu else as_floats(x, name, ndims)
+    checked = finite_on_cpu(x, name, ndims)
     return x.to(checked.dtype) if isinstance(x, Tensor) else checked
 
 

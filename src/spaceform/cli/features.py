@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from spaceform.cli import verbosity
+from spaceform.cli.far import ActorCpus, ActorGpus, Address, Near, cluster
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
-    from spaceform.run.extraction import Pace
+    from spaceform.run.progress import Pace
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +48,10 @@ def features(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out and count what cannot be read.")
     ] = False,
+    on: Near = "here",
+    address: Address = "auto",
+    cpus: ActorCpus = 1.0,
+    gpus: ActorGpus = 0.0,
 ) -> None:
     """Write the features of photos or texts by a pretrained net; killed, the same command goes on.
 
@@ -67,6 +72,7 @@ def features(
             device=device,
             workers=workers,
             skip_broken=skip_broken,
+            on=cluster(on, address, cpus, gpus),
             listener=line,
         )
     broken = len(found.about.broken)

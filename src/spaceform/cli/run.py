@@ -1,12 +1,22 @@
 """The commands of one run: train, evaluate, predict, embed, match, export. Arguments in, calls out."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spaceform.cli import verbosity
+from spaceform.cli.far import ActorCpus, ActorGpus, Address, Near, cluster
 from spaceform.messages import counted
+
+if TYPE_CHECKING:
+    from spaceform.run.finished import Run
+    from spaceform.run.predict import Prediction, PredictionPlan
+    from spaceform.study.ray import Ray
 
 Finished = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 Sources = Annotated[
@@ -128,25 +138,23 @@ def predict(
     coverage: Coverage = None,
     unknown: Unknown = None,
     calibrator: Chosen = "auto",
+    on: Near = "here",
+    address: Address = "auto",
+    cpus: ActorCpus = 1.0,
+    gpus: ActorGpus = 0.0,
 ) -> None:
     """Classify new data: class, calibrated probability and confidence of every item.
 
     Example: spaceform predict runs/vmf-1 photos/ --reject 0.9 --top 3 -o predictions.csv
     """
     from spaceform.run.finished import Run
-    from spaceform.run.predict import predict as classify
-    from spaceform.run.predict import write_table
+    from spaceform.run.predict import PredictionPlan, write_table
 
     _ends_in(out, ".csv", ".parquet")
-    found = classify(
-        Run.load(run),
-        sources,
-        calibrator=None if calibrator == "none" else calibrator,
-        coverage=coverage,
-        unknown=unknown,
-    )
-    table = found.table(top=top, reject=reject)
-    write_table(table, out)
+    plan = PredictionPlan(None if calibrator == "none" else calibrator, coverage, unknown)
+    with _predicted(Run.load(run), sources, out, plan, cluster(on, address, cpus, gpus)) as found:
+        table = found.table(top=top, reject=reject)
+        write_table(table, out)
     kept = "" if reject is None else f"; {int(table['reject'].sum()):,} of them for a human"
     foreign = "" if found.unknown is None else f"; {int(found.unknown.sum()):,} unknown"
     sizes = "" if found.sets is None else f"; {found.sets.sum(1).double().mean():.3g} classes in a set"
@@ -157,6 +165,10 @@ def embed(
     run: Finished,
     sources: Sources,
     out: Annotated[Path, typer.Option("--out", "-o", help="An .npz or .parquet file.")],
+    on: Near = "here",
+    address: Address = "auto",
+    cpus: ActorCpus = 1.0,
+    gpus: ActorGpus = 0.0,
 ) -> None:
     """Embed new data, for search and for other models.
 
@@ -165,13 +177,12 @@ def embed(
     Example: spaceform embed runs/vmf-1 photos/ -o embeddings.npz
     """
     from spaceform.run.finished import Run
-    from spaceform.run.predict import predict as classify
-    from spaceform.run.predict import write_embeddings
+    from spaceform.run.predict import PredictionPlan, write_embeddings
 
     _ends_in(out, ".npz", ".parquet")
-    loaded = Run.load(run)
-    found = classify(loaded, sources, calibrator=None)
-    write_embeddings(found, out)
+    loaded, plan = Run.load(run), PredictionPlan(None)
+    with _predicted(loaded, sources, out, plan, cluster(on, address, cpus, gpus)) as found:
+        write_embeddings(found, out)
     items, dim = found.embedding.shape
     geometry = type(loaded.model.head.geometry).__name__
     typer.echo(f"{out}: {counted(items, 'embedding')} of dimension {dim}, to be compared by {geometry}")
@@ -254,6 +265,27 @@ def export(
         f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding{more}; "
         f"calibrator: {calibrator}"
     )
+
+
+@contextmanager
+def _predicted(
+    run: "Run", sources: list[Path], out: Path, plan: "PredictionPlan", on: "Ray | None"
+) -> "Iterator[Prediction]":
+    """What the run says; parts that a cluster made are kept beside the output until it is written."""
+    from spaceform.run.predict import predict as classify
+
+    if on is None:
+        yield classify(run, sources, **asdict(plan))
+        return
+    from spaceform.run.far import parts_folder, predict_by, remove_parts
+
+    file, folder = verbosity.progress_file() or sys.stderr, parts_folder(out)
+
+    def tell(done: int, parts: int) -> None:
+        print(f"{done:,} of {parts:,} parts", file=file, flush=True)
+
+    yield predict_by(on, run, sources, folder, plan, tell=tell)
+    remove_parts(folder)
 
 
 def _ends_in(path: Path, *endings: str) -> None:

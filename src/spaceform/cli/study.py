@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spaceform.cli import verbosity
+from spaceform.cli.far import Address
 from spaceform.study.choices import Length, Profile, Sampler
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ StudyDecodeWorkers = Annotated[
 Where = Annotated[
     Literal["processes", "ray"], typer.Option("--on", help="Local processes, or a running Ray cluster.")
 ]
-Address = Annotated[str, typer.Option(help="Of the Ray cluster.")]
 Cpus = Annotated[float, typer.Option(help="CPUs that a run asks the cluster for.", min=0)]
 Gpus = Annotated[float, typer.Option(help="GPUs that a run asks the cluster for.", min=0)]
 Purpose = Annotated[

@@ -15,16 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
-import torch
-
 from spaceform.data.dataset import DataError, Dataset, Task
 from spaceform.data.download import DownloadListener, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.features import TABLES, load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
-from spaceform.data.shards import ABOUT, load_shards
+from spaceform.data.shards import ABOUT
 from spaceform.data.splits import split
+from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
 from spaceform.messages import counted, spelled
 
 DATA_VARIABLE = "SPACEFORM_DATA"
@@ -58,7 +57,9 @@ class Check:
 def load(what: str | Path, *, task: Task | None = None, download: bool = True) -> Dataset:
     """A data set by name, or own data by path.
 
-    A path is a folder of images, an ``.npz``, ``.parquet`` or ``.csv`` of features, or a folder of shards.
+    A path is a folder of images, an ``.npz``, ``.parquet`` or ``.csv`` of features, or a folder of features:
+    Arrow shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter of the
+    memory (`guard.memory`) stay on the disk.
     """
     name = str(what)
     if name in CATALOG:
@@ -128,7 +129,7 @@ def check(what: str | Path, *, photos: bool = True) -> list[Check]:
         found += "" if right else f"; all of it is {entry.items:,} and {entry.classes:,}"
     checks.append(Check("counts", right, f"{found} ({dataset.note})" if dataset.note else found))
     checks.append(_check_split(dataset))
-    if photos and not isinstance(dataset.inputs, torch.Tensor):
+    if photos and isinstance(dataset.inputs, tuple):
         checks += list(_check_photos(dataset.inputs))
     return checks
 
@@ -182,7 +183,9 @@ def _load_path(path: Path) -> Dataset:
     if path.suffix.lower() in {".npz", *TABLES}:
         return load_features(path)
     if (path / ABOUT).is_file():
-        return load_shards(path)
+        return load_stored_shards(path)
+    if has_arrays(path):
+        return load_arrays(path)
     if path.is_dir():
         return load_folder(path)
     if path.exists():

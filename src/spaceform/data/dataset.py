@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from spaceform.data.errors import DataError as DataError
+from spaceform.data.stored_rows import StoredRows
 from spaceform.messages import spelled
 
 Task: TypeAlias = Literal["classification", "retrieval"]
@@ -30,10 +32,6 @@ PARTS = {
 """What the parts of a split are called; not "eval", by which some validate and others test."""
 
 _NO_ITEMS = torch.empty(0, dtype=torch.int64)
-
-
-class DataError(ValueError):
-    """A file or folder that cannot be used; the message names it and says what to do."""
 
 
 def _written(names: Sequence[str]) -> tuple[str, ...]:
@@ -58,14 +56,20 @@ class Split:
 class Dataset:
     """Labelled items.
 
-    ``inputs`` are small images held in memory (uint8), feature vectors (float32), or the paths of photos that
-    are decoded when they are needed. ``official`` is the split that comes with the data, or None.
+    ``inputs`` are small images held in memory (uint8), feature vectors (float32) in memory or on the disk, or
+    the paths of photos that are decoded when they are needed. ``official`` is the split that comes with the
+    data, or None.
     """
 
     name: str
     classes: tuple[str, ...]
     labels: Int64[Tensor, "items"]
-    inputs: UInt8[Tensor, "items channels height width"] | Float[Tensor, "items dim"] | tuple[Path, ...]
+    inputs: (
+        UInt8[Tensor, "items channels height width"]
+        | Float[Tensor, "items dim"]
+        | StoredRows
+        | tuple[Path, ...]
+    )
     task: Task = "classification"
     official: Split | None = None
     groups: Int64[Tensor, "items"] | None = None
@@ -79,7 +83,7 @@ class Dataset:
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
     shrunk_from: str = ""
-    """`digest_of_photos` of the photos that ``inputs``, pixels or features, were made of, if they were."""
+    """A digest of what ``inputs`` were made of, if they were: photos, or a folder of features."""
     made_by: str = ""
     """A digest of the weights of the net that made features of photos, if one did."""
 
@@ -111,7 +115,7 @@ class Dataset:
     @property
     def kind(self) -> InputKind:
         """What an item is: "pixels", "features" or "photos"."""
-        if not isinstance(self.inputs, Tensor):
+        if isinstance(self.inputs, tuple):
             return "photos"
         return "features" if self.inputs.ndim == 2 else "pixels"
 
@@ -120,19 +124,25 @@ class Dataset:
         """A digest of inputs, labels, names of classes, groups and the official split, wherever they lie.
 
         Inputs in memory count by their values. Photos, shrunk or not, count by their names, from the folder
-        that they share, and their sizes: what is in the files is not read.
+        that they share, and their sizes: what is in the files is not read. Features of a folder, in memory or
+        not, count by its files and some rows (`StoredRows.digest`).
         """
         official = self.official or Split(_NO_ITEMS)
         groups = _NO_ITEMS if self.groups is None else self.groups
         digest = hashlib.blake2b(repr(self.classes).encode())
         for part in (self.labels, groups, official.train, official.val, official.test):
             digest.update(_digest_of_values(part))
-        if isinstance(self.inputs, Tensor):
-            inputs = self.shrunk_from.encode() or _digest_of_values(self.inputs)
-        else:
-            inputs = digest_of_photos(self.inputs).encode()
-        digest.update(inputs)
+        digest.update(self._inputs_digest())
         return digest.hexdigest()
+
+    def _inputs_digest(self) -> bytes:
+        if self.shrunk_from:
+            return self.shrunk_from.encode()
+        if isinstance(self.inputs, tuple):
+            return digest_of_photos(self.inputs).encode()
+        if isinstance(self.inputs, StoredRows):
+            return self.inputs.digest.encode()
+        return _digest_of_values(self.inputs)
 
     def to(self, device: torch.device) -> "Dataset":
         """The same data with inputs that are held in memory moved to a device; labels and indices stay."""

@@ -55,7 +55,7 @@ def load_features(path: Path) -> Dataset:
         raise DataError(
             f"{path} has {counted(len(x), 'row')} in X and y of shape {y.shape}; give one label a row."
         )
-    labels, classes = _number_classes(y, columns.get("classes"), path)
+    labels, classes = number_classes(y, columns.get("classes"), path)
     if len(x) > 1 and (x == x[0]).all():
         raise DataError(f"all rows of {path} have the same features; give features that differ.")
     return Dataset(
@@ -63,8 +63,8 @@ def load_features(path: Path) -> Dataset:
         classes=classes,
         labels=labels,
         inputs=torch.from_numpy(x),
-        official=_official(columns.get("split"), len(x), path),
-        groups=_groups(columns.get("groups"), len(x), path),
+        official=official_split(columns.get("split"), len(x), path),
+        groups=same_groups(columns.get("groups"), len(x), path),
         views=_views(columns.get(_VIEW), len(x), path),
         columns=tuple(names),
         source=(path,),
@@ -319,7 +319,7 @@ def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArra
     return columns[name]
 
 
-def _number_classes(
+def number_classes(
     y: NDArray[Any], names: NDArray[Any] | None, path: Path
 ) -> tuple[Int64[Tensor, "items"], tuple[str, ...]]:
     if y.dtype.kind == "f":
@@ -353,7 +353,7 @@ def _name(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _official(part: NDArray[Any] | None, n: int, path: Path) -> Split | None:
+def official_split(part: NDArray[Any] | None, n: int, path: Path) -> Split | None:
     if part is None:
         return None
     known = [PARTS.get(_name(value).lower()) for value in part.flat]
@@ -369,7 +369,7 @@ def _official(part: NDArray[Any] | None, n: int, path: Path) -> Split | None:
     return Split(train, val, test)
 
 
-def _groups(groups: NDArray[Any] | None, n: int, path: Path) -> Int64[Tensor, "items"] | None:
+def same_groups(groups: NDArray[Any] | None, n: int, path: Path) -> Int64[Tensor, "items"] | None:
     if groups is None:
         return None
     if groups.shape != (n,):

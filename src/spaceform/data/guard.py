@@ -1,16 +1,21 @@
 """Looked at before a file is opened: what kind of file it is, and whether its content fits in memory."""
 
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
-from spaceform.data.dataset import DataError
+from spaceform.data.errors import DataError
 
 SHARE = 0.5
 """Of the machine's memory: what unpacks to more is refused."""
+STAYS = 0.25
+"""Of the machine's memory: a folder of features that is larger stays on the disk."""
+MEMORY_VARIABLE = "SPACEFORM_MEMORY"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def require_file(path: Path) -> None:
@@ -60,7 +65,9 @@ def require_room_for_arrays(file: BinaryIO, path: Path, names: Collection[str]) 
 
 
 def memory() -> int:
-    """The bytes of memory that this process may use: the machine's, or its container's."""
+    """Bytes of memory to reckon with: `SPACEFORM_MEMORY` ("4GB"), else the machine's or its container's."""
+    if said := os.environ.get(MEMORY_VARIABLE):
+        return _bytes(said)
     try:
         most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):  # a system that does not say
@@ -70,3 +77,10 @@ def memory() -> int:
     except OSError:
         return most
     return min(most, int(limit)) if limit.isdigit() else most
+
+
+def _bytes(said: str) -> int:
+    found = re.fullmatch(r"([\d.]+)\s*([A-Z]*)", said.strip().upper())
+    if found is None or found[2] not in _UNITS or found[1].count(".") > 1 or found[1] == ".":
+        raise DataError(f"{MEMORY_VARIABLE}={said} is no amount of memory; set it as 4GB, or unset it.")
+    return int(float(found[1]) * _UNITS[found[2]])

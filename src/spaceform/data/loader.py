@@ -1,11 +1,11 @@
-"""Batches for training and evaluation: from memory, or decoded by worker processes."""
+"""Batches for training and evaluation: from memory, from the disk, or decoded by worker processes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -16,6 +16,7 @@ from spaceform.data.augment import Pixels, pixels_for
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.photos import Photos, photos_for
 from spaceform.data.sampler import EpisodicSampler
+from spaceform.data.stored_rows import StoredRows
 
 Preprocessing: TypeAlias = Pixels | Photos | None
 """How inputs reach the net; None for features, which go as they are."""
@@ -61,8 +62,8 @@ def train_batches(
     workers and the number of processes. ``dataset.inputs`` in memory should already be on the device:
     `Dataset.to`.
     """
-    if isinstance(dataset.inputs, Tensor):
-        yield from _from_memory(dataset.inputs, targets, sampler, how)
+    if not isinstance(dataset.inputs, tuple):
+        yield from _from_rows(dataset.inputs, targets, sampler, how, device)
         return
     assert isinstance(how, Photos)
     loader = _photo_loader(dataset, how, _Keyed(sampler), workers, device)
@@ -86,9 +87,9 @@ def evaluation_batches(
 ) -> Iterator[Float[Tensor, "batch *shape"]]:
     """The inputs of a part, in order, without augmentation."""
     parts = torch.split(indices, batch_size)
-    if isinstance(dataset.inputs, Tensor):
+    if not isinstance(dataset.inputs, tuple):
         for part in parts:
-            x = dataset.inputs[part.to(dataset.inputs.device)]
+            x = taken(dataset.inputs, part, device)
             yield how.evaluate(x) if isinstance(how, Pixels) else x
         return
     assert isinstance(how, Photos)
@@ -112,9 +113,9 @@ def training_pass(
     order = indices[torch.randperm(len(indices), generator=generator)]
     # Parts of equal size: batch norm cannot take a lone item.
     parts = order.tensor_split(-(-len(order) // batch_size))
-    if isinstance(dataset.inputs, Tensor):
+    if not isinstance(dataset.inputs, tuple):
         for part in parts:
-            x = dataset.inputs[part.to(dataset.inputs.device)]
+            x = taken(dataset.inputs, part, device)
             if isinstance(how, Pixels):
                 x = how.train(x, how.draw(len(x), x.shape[-2], x.shape[-1], generator=generator))
             yield x
@@ -127,15 +128,33 @@ def training_pass(
         yield inputs.to(device, non_blocking=True)
 
 
-def _from_memory(
-    inputs: Tensor, targets: Int64[Tensor, "items"], sampler: EpisodicSampler, how: Preprocessing
+def taken(
+    inputs: Tensor | StoredRows, index: Int64[Tensor, "part"], device: torch.device | None
+) -> Float[Tensor, "part *shape"] | UInt8[Tensor, "part *shape"]:
+    """Some inputs: from memory on the device that they are on; from the disk through pinned memory, copied
+    without waiting where the device is a GPU.
+    """
+    if isinstance(inputs, Tensor):
+        return inputs[index.to(inputs.device)]
+    x = inputs[index]
+    cuda = device is not None and device.type == "cuda"
+    return (x.pin_memory() if cuda else x).to(device, non_blocking=True)
+
+
+def _from_rows(
+    inputs: Tensor | StoredRows,
+    targets: Int64[Tensor, "items"],
+    sampler: EpisodicSampler,
+    how: Preprocessing,
+    device: torch.device | None,
 ) -> Iterator[Batch]:
-    targets = targets.to(inputs.device)
+    where = inputs.device if isinstance(inputs, Tensor) else device
+    targets = targets.to(where)
     mine = slice(sampler.rank, None, sampler.world_size)
     for number in range(sampler.start, sampler.episodes):
         episode = torch.from_numpy(sampler.episode(number))
-        index = episode[mine].to(inputs.device)
-        x = inputs[index]
+        index = episode[mine]
+        x = taken(inputs, index, device)
         if isinstance(how, Pixels):
             if how.random:
                 generator = torch.Generator().manual_seed(int(_seeds(sampler, number, 1)[0]))
@@ -143,7 +162,7 @@ def _from_memory(
                 x = how.train(x, draws[mine])
             else:
                 x = how.evaluate(x)
-        yield Batch(x, targets[index], len(episode))
+        yield Batch(x, targets[index.to(where)], len(episode))
 
 
 def _seeds(sampler: EpisodicSampler, number: int, n: int) -> NDArray[np.uint64]:
@@ -174,7 +193,7 @@ class _Decoded(TorchDataset[DecodedPhoto]):
     """Photos by (index, seed); a negative seed means no augmentation."""
 
     def __init__(self, dataset: Dataset, how: Photos) -> None:
-        assert not isinstance(dataset.inputs, Tensor)
+        assert isinstance(dataset.inputs, tuple)
         ensure_torchvision()  # once here, instead of in each worker of each epoch
         self._paths = dataset.inputs
         self._how = how

@@ -19,9 +19,11 @@ import torch
 from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.guard import require_room
+from spaceform.data.stored_rows import StoredRows
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
@@ -157,16 +159,12 @@ class Shards:
         """The rows shard by shard, memory-mapped: `X`, and the columns that there are."""
         import pyarrow as pa
 
-        for number in range(self.about.shards):
-            path = self._path(number)
+        for path in self.paths:
             try:
                 file = pa.ipc.open_file(pa.memory_map(str(path)))
                 yield file.get_batch(0)
             except (pa.ArrowException, OSError) as error:
-                raise DataError(
-                    f"{path} is missing or damaged ({str(error).splitlines()[0]}); remove {self.folder} and "
-                    "extract the features again."
-                ) from None
+                raise self.damaged(path, error) from None
 
     def blocks(self) -> Iterator[Float32[np.ndarray, "rows dim"]]:
         """The features shard by shard: read-only arrays over the mapped files, without a copy."""
@@ -185,14 +183,30 @@ class Shards:
 
     def features(self) -> Float32[np.ndarray, "rows dim"]:
         """All features in memory, where they fit."""
+        self.require_all()
+        sizes = [block.nbytes for block in self.blocks()]
+        require_room(sum(sizes), self.folder)
+        return np.concatenate(list(self.blocks()))
+
+    def require_all(self) -> None:
+        """Refuse a folder that lacks shards."""
         if self.about.rows is None:
             raise DataError(
                 f"{self.folder} lacks {counted(len(self.missing), 'shard')} of {self.about.shards:,}: the "
                 "extraction was stopped; run the same command again to finish it."
             )
-        sizes = [block.nbytes for block in self.blocks()]
-        require_room(sum(sizes), self.folder)
-        return np.concatenate(list(self.blocks()))
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of all shards, in order."""
+        return [self._path(number) for number in range(self.about.shards)]
+
+    def damaged(self, path: Path, error: Exception) -> DataError:
+        """What to say of a shard that cannot be read."""
+        return DataError(
+            f"{path} is missing or damaged ({str(error).splitlines()[0]}); remove {self.folder} and "
+            "extract the features again."
+        )
 
     def remove(self) -> None:
         """Remove the files that were written here, and the folder where nothing else is in it."""
@@ -230,16 +244,9 @@ def features_in(batch: "RecordBatch") -> Float32[np.ndarray, "rows dim"]:
     return lists.flatten().to_numpy(zero_copy_only=True).reshape(len(lists), lists.type.list_size)
 
 
-def load_shards(folder: Path) -> Dataset:
-    """A folder of shards as a data set, its features in memory."""
-    shards = Shards.open(folder)
-    x, y = shards.features(), shards.column("y")
-    if y is None:
-        raise DataError(f"{folder} holds features without labels; extract them from data with labels.")
-    return as_dataset(shards, x, y)
-
-
-def as_dataset(shards: Shards, x: Float32[np.ndarray, "rows dim"], y: NDArray[Any]) -> Dataset:
+def shards_dataset(
+    shards: Shards, inputs: Float32[Tensor, "rows dim"] | StoredRows, y: NDArray[Any], digest: str
+) -> Dataset:
     """The rows of shards with their labels, split, groups and views."""
     part, groups, view = (shards.column(name) for name in ("split", "groups", "view"))
     official = None
@@ -250,12 +257,13 @@ def as_dataset(shards: Shards, x: Float32[np.ndarray, "rows dim"], y: NDArray[An
         name=shards.about.name,
         classes=shards.about.classes,
         labels=torch.from_numpy(y.astype(np.int64)),
-        inputs=torch.from_numpy(x),
+        inputs=inputs,
         official=official,
         groups=None if groups is None else torch.from_numpy(groups.astype(np.int64)),
         views=None if view is None else torch.from_numpy(view.astype(np.int64)),
         source=(shards.folder,),
         note=f"{counted(len(shards.about.broken), 'broken item')} left out" if shards.about.broken else "",
+        shrunk_from=digest,
     )
 
 

@@ -15,7 +15,7 @@ from spaceform.data.photos import decode
 
 def thumbnails(dataset: Dataset, edge: int) -> Dataset:
     """The same data with photos as pixels of `edge` x `edge`; what is in memory already stays as it is."""
-    if isinstance(dataset.inputs, Tensor):
+    if not isinstance(dataset.inputs, tuple):
         return dataset
     return replace(dataset, inputs=shrunk(dataset.inputs, edge), shrunk_from=digest_of_photos(dataset.inputs))
 

@@ -20,7 +20,7 @@ from spaceform.decisions._pairs_fit import FitStart, fit_ratio, pair_rows
 from spaceform.geometry import Geometry, Sphere
 from spaceform.geometry.base import direction
 from spaceform.heads.base import Head
-from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_labels, finite_on_cpu, on_cpu
 from spaceform.metrics.ranks import checked_share
 from spaceform.metrics.verification import accept_threshold
 from spaceform.special import concentration_from_mean_resultant_length, log_normalizer_difference
@@ -289,9 +289,8 @@ def _concentration(shape: Float[Tensor, " p"], log_norm: Float[Tensor, "*batch"]
 
 
 def _embeddings(z: TensorOrArray, name: str, axes: tuple[int, ...]) -> Tensor:
-    x = as_finite(z, name, axes)
-    zero = (x == 0).all(-1).flatten().nonzero()
-    if len(zero):
+    x = finite_on_cpu(z, name, axes)
+    if on_cpu(x) and len(zero := (x == 0).all(-1).flatten().nonzero()):
         raise ValueError(
             f"{name} has a zero vector (entry {int(zero[0])}), which has no direction; leave it out"
         )

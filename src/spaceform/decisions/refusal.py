@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from spaceform.metrics.inputs import TensorOrArray, as_finite
+from spaceform.metrics.inputs import TensorOrArray, as_finite, finite_on_cpu, on_cpu
 from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 
@@ -44,9 +44,9 @@ class Refusal(nn.Module):
         if torch.compiler.is_compiling():
             assert isinstance(scores, Tensor)
             return scores < self.threshold.to(scores)
-        if bool(self.threshold.isnan()):
+        if on_cpu(self.threshold) and bool(self.threshold.isnan()):
             raise ValueError("the refusal has not been fitted; call fit(scores), or load a state")
-        s = as_finite(scores, "scores", 1)
+        s = finite_on_cpu(scores, "scores", 1)
         return s < self.threshold.to(s)
 
     def extra_repr(self) -> str:

@@ -12,13 +12,22 @@ Where the model is right more often than that, some sets are empty.
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels, as_probs
+from spaceform.metrics.inputs import (
+    TensorOrArray,
+    as_finite,
+    as_floats,
+    as_labels,
+    as_probs,
+    finite_on_cpu,
+    on_cpu,
+)
 from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 _S = TypeVar("_S", bound="PredictionSets")
@@ -105,17 +114,18 @@ class PredictionSets(nn.Module, ABC):
     def _inputs(
         self, probabilities: TensorOrArray, confidence: TensorOrArray | None
     ) -> tuple[Tensor, Tensor | None]:
-        """As they are while a graph is traced; elsewhere checked."""
+        """As they are while a graph is traced; elsewhere checked, their values on the CPU only."""
         if torch.compiler.is_compiling():
             assert isinstance(probabilities, Tensor)
             assert confidence is None or isinstance(confidence, Tensor)
             return probabilities, confidence
-        p = as_probs(probabilities, "probabilities")
+        check = as_probs if on_cpu(probabilities) else partial(as_floats, ndim=2)
+        p = check(probabilities, "probabilities")
         if self.threshold.ndim == 1 and p.shape[1] != len(self.threshold):
             raise ValueError(
                 f"probabilities have {p.shape[1]} classes, but the sets were fitted to {len(self.threshold)}"
             )
-        κ = None if confidence is None else as_finite(confidence, "confidence", 1).to(p)
+        κ = None if confidence is None else finite_on_cpu(confidence, "confidence", 1).to(p)
         _check_length(κ, len(p))
         return p, κ
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from spaceform.geometry import Geometry, Sphere
-from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
+from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels, finite_on_cpu
 
 _U = TypeVar("_U", bound="UnknownScore")
 
@@ -43,8 +43,8 @@ class UnknownScore(nn.Module, ABC):
             assert confidence is None or isinstance(confidence, Tensor)
             x, L, κ = z, logit_samples, confidence
         else:
-            x, L = as_finite(z, "z", 2), as_finite(logit_samples, "logits", (2, 3))
-            κ = None if confidence is None else as_finite(confidence, "confidence", 1)
+            x, L = finite_on_cpu(z, "z", 2), finite_on_cpu(logit_samples, "logits", (2, 3))
+            κ = None if confidence is None else finite_on_cpu(confidence, "confidence", 1)
             _check_lengths(x, L, κ)
         return self._score(x, L if L.ndim == 3 else L[None], κ)
 

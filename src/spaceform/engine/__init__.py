@@ -23,7 +23,7 @@ from spaceform.engine.fit import (
     weighted_nll,
 )
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
-from spaceform.engine.rows import Rows, TrainingSplit, folds, joined, parts_of
+from spaceform.engine.rows import Rows, TrainingSplit, folds, joined, parted, parts_of
 from spaceform.engine.search import NothingTrained, Outcome, Trial, search
 from spaceform.engine.space import space
 from spaceform.engine.training import PREDICTION_DRAWS, CandidateDiverged, FeaturesModel, Training
@@ -48,6 +48,7 @@ __all__ = [
     "fit",
     "folds",
     "joined",
+    "parted",
     "parts_of",
     "reference",
     "refit",

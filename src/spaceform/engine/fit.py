@@ -105,7 +105,7 @@ def rehearse(
         objectives = [_epoch(run, part.train, candidate) for run, part in zip(runs, parts, strict=True)]
         if epoch % every and epoch != candidate.epochs:
             continue
-        found = [run.logits(p.held_out.x) for run, p in zip(runs, parts, strict=True)]
+        found = [run.logits(p.held_out.features) for run, p in zip(runs, parts, strict=True)]
         seen = torch.cat(found, dim=1)
         nll = weighted_nll(seen, y, w)
         if not math.isfinite(nll):

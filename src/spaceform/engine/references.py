@@ -121,13 +121,13 @@ def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
 
 
 def _x(rows: Rows) -> NDArray[Any]:
-    x: NDArray[Any] = rows.x.numpy()
+    x: NDArray[Any] = rows.features.numpy()
     return x
 
 
 def _raw(rows: Rows, part: TrainingSplit) -> Rows:
     inverse = part.inputs.inverse
-    x = rows.x / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
+    x = rows.features / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
     return Rows(x, rows.y, rows.weight)
 
 

@@ -1,5 +1,6 @@
 """Rows of features, and how they are parted: rows that train, rows held out, folds that take turns."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -7,6 +8,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from spaceform.data.stored_rows import StoredRows
 from spaceform.nets.features import Standardised
 
 SMALLEST_HELD_OUT = 400
@@ -18,33 +20,70 @@ _FOLDS = 3
 @final
 @dataclass(frozen=True)
 class Rows:
-    """Features, labels from 0, and weights."""
+    """Features, in memory or on the disk, labels from 0, and weights."""
 
-    x: Float[Tensor, "n features"]
+    x: Float[Tensor, "n features"] | StoredRows
     y: Integer[Tensor, " n"]
     weight: Float[Tensor, " n"]
 
     @staticmethod
     def of(x: Any, y: Any, weight: Any = None) -> "Rows":
-        """From arrays or tensors; features in float64 stay so, all others are float32."""
-        x = torch.as_tensor(x)
-        x = x if x.dtype == torch.float64 else x.float()
+        """From arrays, tensors or stored rows; features in float64 stay so, all others are float32."""
+        if not isinstance(x, StoredRows):
+            x = torch.as_tensor(x)
+            x = x if x.dtype == torch.float64 else x.float()
         ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
-        return Rows(x, torch.as_tensor(y).long(), ones if weight is None else torch.as_tensor(weight).to(x))
+        w = ones if weight is None else torch.as_tensor(weight).to(ones)
+        return Rows(x, torch.as_tensor(y).long(), w)
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: Tensor) -> "Rows":
-        return Rows(self.x[index], self.y[index], self.weight[index])
+        x = self.x.part(index) if isinstance(self.x, StoredRows) else self.x[index]
+        return Rows(x, self.y[index], self.weight[index])
+
+    @property
+    def features(self) -> Float[Tensor, "n features"]:
+        """In memory; those on the disk are read."""
+        return self.x[:]
+
+    @property
+    def in_memory(self) -> "Rows":
+        """The same rows, read where they are on the disk."""
+        return Rows(self.features, self.y, self.weight)
 
     def seen_by(self, inputs: Standardised) -> "Rows":
         """As a net gets them: standardised in the type in which they came, then float32."""
-        return Rows(inputs(self.x).float(), self.y, self.weight.float())
+        x = self.x.through(inputs) if isinstance(self.x, StoredRows) else inputs(self.x).float()
+        return Rows(x, self.y, self.weight.float())
+
+    def shuffled(self, batches: int, generator: torch.Generator) -> Iterator["LabelledBatch"]:
+        """Every row once in random order, in so many batches of nearly equal size.
+
+        Rows on the disk are mixed as `StoredRows.shuffled` does.
+        """
+        if isinstance(self.x, StoredRows):
+            sizes = [len(part) for part in self.y.tensor_split(batches)]
+            for index, x in self.x.shuffled(sizes, generator=generator):
+                yield LabelledBatch(x, self.y[index], self.weight[index])
+            return
+        rows = self[torch.randperm(len(self), generator=generator, device=self.x.device)]
+        assert isinstance(rows.x, Tensor)
+        parts = (t.tensor_split(batches) for t in (rows.x, rows.y, rows.weight))
+        yield from map(LabelledBatch, *parts)
+
+
+class LabelledBatch(NamedTuple):
+    """Some rows in memory, their labels and weights."""
+
+    x: Float[Tensor, "batch features"]
+    y: Integer[Tensor, " batch"]
+    weight: Float[Tensor, " batch"]
 
 
 class TrainingSplit(NamedTuple):
-    """Rows to train on and rows held out, both as `inputs` leaves them."""
+    """Rows to train on and rows held out, both as `inputs` leaves them; those held out are in memory."""
 
     train: Rows
     held_out: Rows
@@ -54,7 +93,7 @@ class TrainingSplit(NamedTuple):
     def of(train: Rows, held_out: Rows) -> "TrainingSplit":
         """Standardise both as the first of them asks for."""
         inputs = inputs_of(train)
-        return TrainingSplit(train.seen_by(inputs), held_out.seen_by(inputs), inputs)
+        return TrainingSplit(train.seen_by(inputs), held_out.in_memory.seen_by(inputs), inputs)
 
 
 def inputs_of(rows: Rows) -> Standardised:
@@ -64,17 +103,26 @@ def inputs_of(rows: Rows) -> Standardised:
 
 def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[TrainingSplit]:
     """One part; or three folds of all rows, where `held_out` is missing or has fewer than 400."""
+    return [TrainingSplit.of(*part) for part in parted(train, held_out, seed=seed)]
+
+
+def parted(train: Rows, held_out: Rows | None, *, seed: int) -> list[tuple[Rows, Rows]]:
+    """The same as they came in: rows to train on, and rows held out."""
     if held_out is not None and len(held_out) >= SMALLEST_HELD_OUT:
-        return [TrainingSplit.of(train, held_out)]
+        return [(train, held_out)]
     rows = train if held_out is None else joined(train, held_out)
     fold = folds(rows, seed=seed)
-    return [TrainingSplit.of(rows[fold != i], rows[fold == i]) for i in range(_FOLDS)]
+    return [(rows[fold != i], rows[fold == i]) for i in range(_FOLDS)]
 
 
 def joined(first: Rows, second: Rows) -> Rows:
     """The rows of both."""
+    if isinstance(first.x, StoredRows) and isinstance(second.x, StoredRows):
+        x: Tensor | StoredRows = first.x.joined(second.x)
+    else:
+        x = torch.cat([first.features, second.features])
     return Rows(
-        torch.cat([first.x, second.x]),
+        x,
         torch.cat([first.y, second.y]),
         torch.cat([first.weight, second.weight]),
     )

@@ -113,10 +113,8 @@ class Training:
             self._lent = True
         self.head.start_epoch(self.epochs)
         self.net.train()
-        rows = rows[torch.randperm(len(rows), generator=self.generator, device=rows.x.device)]
         mean_weight, total = rows.weight.mean(), 0.0
-        split = (t.tensor_split(len(rates)) for t in (rows.x, rows.y, rows.weight))
-        for rate, x, y, w in zip(rates, *split, strict=True):
+        for rate, (x, y, w) in zip(rates, rows.shuffled(len(rates), self.generator), strict=True):
             total += self._step(x, y, w / (mean_weight * len(x)), rate) * len(x)
         self.epochs += 1
         return total / len(rows)
@@ -184,8 +182,8 @@ def _built(
     net |= {"members": candidate.members, "gates": candidate.gates, "projected": projected}
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        body = FeatureBody(features, dim, candidate.hidden, **net).to(rows.x)
-        made = make(dim, classes, **candidate.options).to(rows.x)
+        body = FeatureBody(features, dim, candidate.hidden, **net).to(rows.x.device, rows.x.dtype)
+        made = make(dim, classes, **candidate.options).to(rows.x.device, rows.x.dtype)
         step = -(-len(rows) // _SEEN)
         made.prepare(body.prepare(rows.x[::step], rows.weight[::step]))
     return body, made

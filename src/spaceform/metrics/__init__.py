@@ -7,7 +7,7 @@ repeat to the last bit.
 
 from spaceform.metrics.accuracy import accuracy, brier, mean, nll
 from spaceform.metrics.bootstrap import Interval, bootstrap
-from spaceform.metrics.calibration import Reliability, calibration_error, reliability
+from spaceform.metrics.calibration import Reliability, calibration_error, reliability, top_label_error
 from spaceform.metrics.confidence import RiskCoverage, aurc, auroc, ood_auroc, ood_fpr, risk_coverage
 from spaceform.metrics.few_shot import few_shot_accuracy, r_auroc
 from spaceform.metrics.hierarchy import expected_tree_distance, mistake_distance, tree_distances
@@ -56,5 +56,6 @@ __all__ = [
     "risk_coverage",
     "set_coverage",
     "set_size",
+    "top_label_error",
     "tree_distances",
 ]

@@ -16,9 +16,17 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from spaceform.metrics.inputs import TensorOrArray, as_counts, as_labels, as_probs, top_label
+from spaceform.metrics.inputs import (
+    TensorOrArray,
+    as_correct,
+    as_counts,
+    as_finite,
+    as_labels,
+    as_probs,
+    top_label,
+)
 
-__all__ = ["Reliability", "calibration_error", "reliability"]
+__all__ = ["Reliability", "calibration_error", "reliability", "top_label_error"]
 
 Binning = Literal["equal_mass", "equal_width"]
 Norm = Literal["l1", "l2", "max"]
@@ -74,6 +82,25 @@ def calibration_error(
         ]
         error = _norm(gaps, norm, debias)
     return error.reshape(n.shape[:-1])
+
+
+def top_label_error(
+    confidence: TensorOrArray,
+    right: TensorOrArray,
+    bins: int = 15,
+    binning: Binning = "equal_mass",
+    norm: Norm = "l2",
+) -> Float[Tensor, ""]:
+    """`calibration_error` from the probability of each predicted class and whether it is right.
+
+    For predictions that are not kept whole, such as those of millions of examples.
+    """
+    _check_options(bins, binning, norm, False)
+    p = as_finite(confidence, "confidence", 1)
+    hit = as_correct(right, len(p))
+    if not bool(((p >= 0) & (p <= 1 + 1e-4)).all()):
+        raise ValueError(f"confidence must be probabilities, got values from {p.min():g} to {p.max():g}")
+    return _norm([_gaps(_binned(p.cpu(), hit.cpu(), bins, binning, None))], norm, False).squeeze(0)
 
 
 def reliability(

@@ -53,6 +53,16 @@ def as_finite(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tenso
     return t
 
 
+def on_cpu(x: TensorOrArray) -> bool:
+    """Whether values can be looked at for nothing: elsewhere that would wait for the device."""
+    return not isinstance(x, Tensor) or x.device.type == "cpu"
+
+
+def finite_on_cpu(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tensor:
+    """`as_finite`, but for values on another device, which are not looked at."""
+    return as_finite(x, name, ndim) if on_cpu(x) else as_floats(x, name, ndim)
+
+
 def as_labels(y: TensorOrArray, name: str, length: int, classes: int | None = None) -> Int[Tensor, " batch"]:
     """Integer labels of the given length, inside [0, classes) where the number of classes is known."""
     t = as_tensor(y, name)

@@ -1,7 +1,7 @@
 """Nets for features: standardisation, then a scale of every feature, a projection, or hidden layers."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, final
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -69,6 +69,18 @@ class FeaturesOptions(NetOptions):
         return FeaturesNet(Standardised(features), body)
 
 
+@runtime_checkable
+class RowBlocks(Protocol):
+    """Rows of features, in memory or not: a tensor is one."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the features."""
+
+    def split(self, rows: int, /) -> Iterable[Tensor]:
+        """All rows in order, so many at a time."""
+
+
 @final
 class Standardised(nn.Module):
     """(x − mean)/spread of each feature, as the training rows have them; constant features become 0."""
@@ -82,12 +94,17 @@ class Standardised(nn.Module):
         self.register_buffer("inverse", torch.ones(features))
 
     @torch.no_grad()
-    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> "Standardised":
+    def fit(self, x: RowBlocks, weight: Float[Tensor, " n"]) -> "Standardised":
         """Take mean and spread of the rows, each with its weight; then work in their type."""
-        w = weight.double() / weight.double().sum()
-        blocks = [*zip(w.split(_BLOCK), x.split(_BLOCK), strict=True)]
-        mean = sum((a @ b.double() for a, b in blocks), torch.zeros((), device=x.device))
-        square = sum((a @ (b.double() - mean).square() for a, b in blocks), torch.zeros_like(mean))
+        w = (weight.double() / weight.double().sum()).split(_BLOCK)
+        mean = sum(
+            (a @ b.double() for a, b in zip(w, x.split(_BLOCK), strict=True)),
+            torch.zeros((), device=weight.device),
+        )
+        square = sum(
+            (a @ (b.double() - mean).square() for a, b in zip(w, x.split(_BLOCK), strict=True)),
+            torch.zeros_like(mean),
+        )
         spread, rounding = square.sqrt(), 1e-12 if x.dtype == torch.float64 else 1e-7
         constant = (spread <= rounding * mean.abs()) | (spread == 0)
         self.to(weight.dtype)

@@ -35,6 +35,10 @@ class SentenceNet:
         )
         return np.asarray(found, np.float32)
 
+    def to(self, device: str) -> None:
+        """Move the net to a device."""
+        self._model.to(device)
+
 
 def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
     """A net by its name on the hub or by a local folder; without a name the default, from its package."""

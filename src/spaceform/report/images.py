@@ -41,6 +41,7 @@ class Pictures:
         if isinstance(inputs, Tensor):
             return self._from_memory(inputs[torch.from_numpy(index)])
         found = np.full((len(index), self.side, self.side, 3), 128, np.uint8)
+        assert isinstance(inputs, tuple)
         for row, i in enumerate(index.tolist()):
             try:
                 photo = data.photos.decode(inputs[i], 2 * self.side)

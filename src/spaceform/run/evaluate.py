@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform import data, metrics
+from spaceform.calibrators import CALIBRATORS
+from spaceform.data.stored_rows import StoredRows
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
@@ -20,8 +22,9 @@ from spaceform.metrics.retrieval import Retrieval, expected_retrieval
 from spaceform.metrics.retrieval import retrieval as search
 from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
+from spaceform.run.figures import Tally, number, some_classes, some_items
 from spaceform.run.finished import Run
-from spaceform.run.fit import held_out, is_for_features
+from spaceform.run.fit import WATCHED, held_out, is_for_features
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
@@ -40,6 +43,11 @@ _FEW_COPIES = 3  # the same beside a classification: copies differ by 0.1 points
 _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
 _WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the classes are large enough
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
+_KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
+"""Test items whose predictions `outputs.npz` has: at most so many, fewer of wide features or many classes,
+so that it has about so many numbers. Figures are of all items.
+"""
+_RETRIEVED, _VALIDATED = 64_000, 20_000  # most test and validation items of whole classes, for retrieval
 
 
 @torch.inference_mode()
@@ -55,7 +63,7 @@ def validation_score(
 
     It is the quantity that `evaluate` reports on the test split: a run is selected by what it is judged by.
     """
-    index = parts.split.val
+    index = _searched(parts, parts.split.val, _VALIDATED)
     z = _embed(model, parts, index, device, workers)
     if parts.dataset.task == "retrieval":
         return _own_retrieval(model.head, z, parts.dataset.labels[index], retrieval, k=(1,)).recall[1]
@@ -81,7 +89,8 @@ def evaluate(
     trained and after each calibrator, fitted on the validation split; predictions use `structured`;
     AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
     test items at most, the same for every run; of a stochastic head the mean over 3 sampled copies of them.
-    Probabilities are those that `Run.predict_proba` gives.
+    Probabilities are those that `Run.predict_proba` gives. Items go through in blocks; of very many,
+    `outputs.npz` has some (`outputs` says how many), at random, the same for every run.
 
     Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of what
     the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
@@ -89,7 +98,8 @@ def evaluate(
     run is judged by. By what the net emits there are also `r_auroc`, whether the confidence says if the
     nearest neighbour is right, under `few_shot` the accuracy of prototypes of 1 and of 5 items, with its
     95 % interval, and under `verification` how well pairs of one class are told from pairs of two, by a model
-    that was fitted to pairs of the validation classes (`Run.pairs`).
+    that was fitted to pairs of the validation classes (`Run.pairs`). Of more than 64,000 test items
+    (`of_items`) whole classes at random are searched, the same for every run, `items` in all.
 
     `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
     since training are refused: the split would be another, and what trained would test.
@@ -113,7 +123,7 @@ def evaluate(
         found["numbers"] = numbers
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **outputs)
-    files.write_bytes(run.path / "outputs.npz", archive.getvalue())
+    files.write_bytes(run.path / "outputs.npz", archive.getbuffer())
     files.write_json(run.path / "metrics.json", found)
     run.refresh()
     return found
@@ -122,41 +132,54 @@ def evaluate(
 def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    head, device = run.model.head, run.device
+    head = run.model.head
     samples, labels, certain = _held_out(run, parts, workers)
     fitted = Calibration.fit(samples, labels, certain)
     HeldOut.of(samples, labels).write(run.path)
-    began = time.perf_counter()
-    z = _embed(run.model, parts, parts.split.test, device, workers)
-    log_probs, confidence, calibrated = _predictions(head, z, fitted)
-    timing.write(run.path, time.perf_counter() - began, len(z))
     y = parts.targets[parts.split.test]
-    correct, top = log_probs.argmax(1) == y, log_probs.amax(1)
-    own = _own_retrieval(head, *_some(z, y), "sampled", k=(1,), seed=seed, copies=_FEW_COPIES)
-    found: dict[str, Any] = {
+    kept = kept_items(parts)
+    tally, tallies = Tally(), {name: Tally() for name in fitted.fitted}
+    confidences, outputs, seconds, at = [], [], 0.0, 0
+    began = time.perf_counter()
+    for z in run.model.embedded(_batches(parts, parts.split.test, run.device, workers)):
+        log_probs, confidence, calibrated = _predictions(head, z, fitted)
+        seconds += time.perf_counter() - began
+        own, mask = y[at : at + len(z)], kept[at : at + len(z)]
+        tally.add(log_probs, own)
+        for name, found in calibrated.items():
+            tallies[name].add(found, own)
+        confidences.append(confidence)
+        whole = {"embeddings": z.cpu(), "probabilities": log_probs.exp(), "confidence": confidence}
+        whole |= {f"probabilities_{name}": found.exp() for name, found in calibrated.items()}
+        outputs.append({name: value[mask] for name, value in whole.items()})
+        at, began = at + len(z), time.perf_counter()
+    timing.write(run.path, seconds, len(y))
+    of_items = {name: torch.cat([part[name] for part in outputs]) for name in outputs[0]}
+    correct, sure, z = tally.right, torch.cat(confidences), of_items["embeddings"].to(run.device)
+    own_search = _own_retrieval(head, *_some(z, y[kept]), "sampled", k=(1,), seed=seed, copies=_FEW_COPIES)
+    figures: dict[str, Any] = {
         "items": len(y),
         "validation_score": run.result["score"],
-        **quality(log_probs, y),
-        "auroc_confidence": _number(metrics.auroc, confidence, correct),
-        "auroc_probability": _number(metrics.auroc, top, correct),
-        "aurc_confidence": _number(metrics.aurc, confidence, correct),
-        "aurc_probability": _number(metrics.aurc, top, correct),
-        "retrieval": _of_search(own, z, y),
+        **tally.quality,
+        "auroc_confidence": number(metrics.auroc, sure, correct),
+        "auroc_probability": number(metrics.auroc, tally.top, correct),
+        "aurc_confidence": number(metrics.aurc, sure, correct),
+        "aurc_probability": number(metrics.aurc, tally.top, correct),
+        "retrieval": _of_search(own_search, z, y[kept]),
         "calibrator": fitted.chosen,
-        "calibrated": {name: quality(found, y) for name, found in calibrated.items()},
+        "calibrated": {name: found.quality for name, found in tallies.items()},
     }
-    outputs = {
-        "embeddings": z,
-        "labels": y,
-        "probabilities": log_probs.exp(),
-        "confidence": confidence,
-        "index": parts.split.test,
+    if len(z) < len(y):
+        figures["outputs"] = len(z)
+    arrays = {
+        **of_items,
+        "labels": y[kept],
+        "index": parts.split.test[kept],
         "classes": np.array(parts.classes),
-        **{f"probabilities_{name}": found.exp() for name, found in calibrated.items()},
-        **_by_query(own),
+        **_by_query(own_search),
     }
     files.write_json(run.path / calibration.CALIBRATORS_FILE, fitted.to_json())
-    return found, {name: _array(value) for name, value in outputs.items()}
+    return figures, {name: _array(value) for name, value in arrays.items()}
 
 
 def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,10 +195,12 @@ def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, 
             torch.cat([y for _, y, _ in seen]),
             torch.cat([confidence for _, _, confidence in seen]),
         )
-    head = run.model.head
-    z = _embed(run.model, parts, parts.split.val, run.device, workers)
+    head, index = run.model.head, parts.split.val
+    if isinstance(parts.dataset.inputs, StoredRows):
+        index = index[some_items(len(index), WATCHED)]
+    z = _embed(run.model, parts, index, run.device, workers)
     samples = [head.logit_samples(part).cpu() for part in blocks(head, z)]
-    return torch.cat(samples, dim=1), parts.targets[parts.split.val], head.confidence(z).cpu()
+    return torch.cat(samples, dim=1), parts.targets[index], head.confidence(z).cpu()
 
 
 def _predictions(
@@ -196,7 +221,7 @@ def _predictions(
 def _retrieval(
     run: Run, parts: Material, workers: int, seed: int, compared: Compared
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    head, index = run.model.head, parts.split.test
+    head, index = run.model.head, _searched(parts, parts.split.test, _RETRIEVED)
     began = time.perf_counter()
     z, y = _embed(run.model, parts, index, run.device, workers), parts.dataset.labels[index]
     timing.write(run.path, time.perf_counter() - began, len(z))
@@ -212,11 +237,12 @@ def _retrieval(
     judged_by = compared if compared in ranks else "direction"
     found = {
         "items": len(y),
+        **({} if len(y) == len(parts.split.test) else {"of_items": len(parts.split.test)}),
         "validation_score": run.result["score"],
         "judged_by": judged_by,
         **ranks[judged_by],
         **ranks,
-        "r_auroc": _number(metrics.r_auroc, head.confidence(z), emitted),
+        "r_auroc": number(metrics.r_auroc, head.confidence(z), emitted),
         "few_shot": _few_shot(head, z, y, seed),
         **_pairs(run, parts, workers, z, y),
     }
@@ -234,7 +260,7 @@ def _pairs(
     run: Run, parts: Material, workers: int, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]
 ) -> dict[str, Any]:
     """Fit "same or not" to the validation classes, keep it, and say how it does on the test classes."""
-    index = parts.split.val
+    index = _searched(parts, parts.split.val, _VALIDATED)
     held = _embed(run.model, parts, index, run.device, workers)
     with torch.inference_mode(False), torch.enable_grad():
         pairs = fit_pairs(run.model.head.geometry, held.clone(), parts.dataset.labels[index])
@@ -287,6 +313,15 @@ def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items
     return search(*_some(z, y), Sphere(), k=(1,))
 
 
+def kept_items(parts: Material) -> Bool[Tensor, " test"]:
+    """Which test items have their predictions kept whole; the same ones for every run on these data."""
+    most = _KEPT
+    if parts.dataset.kind == "features":
+        numbers = parts.input_shape[0] + (1 + len(CALIBRATORS)) * len(parts.classes)
+        most = min(_KEPT, max(_FEWEST_KEPT, _KEPT_NUMBERS // numbers))
+    return some_items(len(parts.split.test), most)
+
+
 def _some(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """At most 3,000 items to search among, the same ones for every run."""
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_SEARCHED].sort().values
@@ -297,9 +332,9 @@ def _of_search(own: Retrieval, z: Tensor, y: Tensor) -> dict[str, float | int | 
     """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
     return {
         "items": len(own.average_precision),
-        "map_at_r": _number(float, own.map_at_r),
-        "recall_at_1": _number(float, own.recall[1]),
-        "cosine_map_at_r": _number(float, found_within_classes(z, y).map_at_r),
+        "map_at_r": number(float, own.map_at_r),
+        "recall_at_1": number(float, own.recall[1]),
+        "cosine_map_at_r": number(float, found_within_classes(z, y).map_at_r),
     }
 
 
@@ -307,18 +342,6 @@ def _by_query(own: Retrieval) -> dict[str, Tensor]:
     return {
         "average_precision": own.average_precision.float(),
         "nearest_is_own": torch.where(own.first_rank.isnan(), torch.nan, (own.first_rank <= 1).float()),
-    }
-
-
-def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
-    """Figures of predictions, as trained or calibrated."""
-    probs = log_probs.exp()
-    return {
-        "accuracy": _number(metrics.accuracy, log_probs, y),
-        "nll": _number(metrics.nll, log_probs, y),
-        "brier": _number(metrics.brier, probs, y),
-        "calibration_error_l1": _number(metrics.calibration_error, probs, y, norm="l1"),
-        "calibration_error_l2": _number(metrics.calibration_error, probs, y, norm="l2"),
     }
 
 
@@ -341,16 +364,22 @@ def _copies(
 def _embed(
     model: Model, parts: Material, index: Int64[Tensor, " part"], device: torch.device, workers: int
 ) -> Float[Tensor, "part dim"]:
-    batches = data.evaluation_batches(
+    return model.embed(_batches(parts, index, device, workers))
+
+
+def _batches(
+    parts: Material, index: Int64[Tensor, " part"], device: torch.device, workers: int
+) -> Iterator[Tensor]:
+    return data.evaluation_batches(
         parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_ROWS
     )
-    return model.embed(batches)
 
 
-def _number(metric: Any, *args: Any, **options: Any) -> float | None:
-    """None where a metric does not exist, such as the AUROC of predictions that are all right."""
-    value = float(metric(*args, **options))
-    return value if np.isfinite(value) else None
+def _searched(parts: Material, index: Int64[Tensor, " part"], most: int) -> Int64[Tensor, " some"]:
+    """The items that are searched among, for retrieval; all items of a classification."""
+    if parts.dataset.task != "retrieval":
+        return index
+    return some_classes(index, parts.dataset.labels[index], most)
 
 
 def _array(value: Any) -> NDArray[Any]:

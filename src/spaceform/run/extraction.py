@@ -9,9 +9,10 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -26,11 +27,12 @@ from spaceform import data
 from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, spare_workers
 from spaceform.data.shards import About, Shard, Shards
+from spaceform.data.stored_rows import StoredRows
 from spaceform.data.texts import Texts
 from spaceform.messages import spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet
-from spaceform.run.progress import duration
+from spaceform.run.progress import Pace, PaceListener
 
 BATCH = 32
 SHARD = 2048
@@ -41,32 +43,16 @@ class BrokenItem(data.DataError):
     """A photo that cannot be decoded or a text that is empty; the message names it."""
 
 
-@final
-@dataclass(frozen=True)
-class Pace:
-    """What a listener is told after each batch."""
-
-    done: int
-    total: int
-    broken: int
-    speed: float
-    """Items a second, of this process."""
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the end, at this speed."""
-        return (self.total - self.done) / max(self.speed, 1e-9)
-
-    def __str__(self) -> str:
-        """`512 of 2,000 items  38.1 a second  39 s left  1 broken`."""
-        parts = [f"{self.done:,} of {self.total:,} items", f"{self.speed:.1f} a second"]
-        parts.append(f"{duration(self.seconds_left)} left")
-        return "  ".join([*parts, f"{self.broken:,} broken"] if self.broken else parts)
-
-
-PaceListener: TypeAlias = Callable[[Pace], None]
+Batches: TypeAlias = list[Sequence[int]]
+"""The rows of a shard, batch by batch."""
 ExtractedBatch: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | None]]"
 """The features of the good rows of a batch, and of every row what is wrong with it, or None."""
+
+
+Elsewhere: TypeAlias = Callable[
+    ["FeatureSource", dict[int, Batches]], Iterator[tuple[int, list[ExtractedBatch]]]
+]
+"""Who encodes shards in place of this process: gives them by number, in any order."""
 
 
 class FeatureSource(ABC):
@@ -86,6 +72,10 @@ class FeatureSource(ABC):
     @abstractmethod
     def facts(self) -> list[Any]:
         """All that the features depend on; the net of photos is not loaded for it."""
+
+    @abstractmethod
+    def settle(self, device: str, workers: int) -> None:
+        """Work on this device from now on, with so many threads that decode."""
 
     @abstractmethod
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
@@ -165,15 +155,18 @@ class PhotoSource(FeatureSource):
             classes=self.dataset.classes,
             preprocessing=asdict(self.net.sight),
             views=self._views,
-            photos="" if isinstance(photos, Tensor) else digest_of_photos(photos),
+            photos=digest_of_photos(photos) if isinstance(photos, tuple) else "",
         )
 
     @property
     def facts(self) -> list[Any]:
         """Of files: names, sizes and times, so that a photo that was replaced counts as another."""
         photos = self.dataset.inputs
-        times = [] if isinstance(photos, Tensor) else [os.stat(path).st_mtime_ns for path in photos]
+        times = [os.stat(path).st_mtime_ns for path in photos] if isinstance(photos, tuple) else []
         return ["photos", self._digest, self._views, self.dataset.content, times]
+
+    def settle(self, device: str, workers: int) -> None:
+        self._device, self._workers = _device(device), workers
 
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
         cuda = self._device.type == "cuda"
@@ -194,6 +187,7 @@ class PhotoSource(FeatureSource):
     def _pixels(self, row: int) -> UInt8[Tensor, "3 size size"] | data.DataError:
         item, view = int(self._item[row]), int(self._view[row])
         photos = self.dataset.inputs
+        assert not isinstance(photos, StoredRows)
         try:
             photo = _picture(photos[item]) if isinstance(photos, Tensor) else photos[item]
             return self._how.view(photo, item * 2**16 + view) if view else self._how.pixels(photo)
@@ -229,6 +223,9 @@ class TextSource(FeatureSource):
             digest.update(f"{name} {values.tolist()}".encode())
         return ["texts", self._net.digest, digest.hexdigest()]
 
+    def settle(self, device: str, workers: int) -> None:  # noqa: ARG002 (there is nothing to decode)
+        self._net.to(device)
+
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
         for batch in batches:
             texts = [self._texts.texts[i] for i in batch]
@@ -249,8 +246,12 @@ def extract(
     batch: int = BATCH,
     skip_broken: bool = False,
     listener: PaceListener | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Shards:
-    """Write the features of all rows into a folder of shards, or go on where an earlier process stopped."""
+    """Write the features of all rows into a folder of shards, or go on where an earlier process stopped.
+
+    `elsewhere` encodes them where it is given; this process writes them down.
+    """
     if batch < 1:
         raise ValueError(f"--batch must be at least 1, got {batch}")
     columns, edge = source.columns, _edge(batch)
@@ -261,7 +262,7 @@ def extract(
     shards = Shards.begin(folder, replace(source.about, plan=plan, shards=-(-rows // edge)))
     try:
         with filelock.FileLock(folder / ".lock", timeout=0):
-            _fill(source, shards, columns, (rows, edge, batch), skip_broken, listener)
+            _fill(source, shards, columns, (rows, edge, batch), skip_broken, listener, elsewhere or _here)
             found = shards.finish()
     except filelock.Timeout:
         raise data.DataError(
@@ -285,6 +286,15 @@ def _edge(batch: int) -> int:
     return batch * max(1, SHARD // batch)
 
 
+def _here(
+    source: FeatureSource, shards: dict[int, Batches]
+) -> Iterator[tuple[int, Iterable[ExtractedBatch]]]:
+    """In this process, one after the other; photos of the next shard are decoded ahead."""
+    outcomes = source.encoded([batch for batches in shards.values() for batch in batches])
+    for number, batches in shards.items():
+        yield number, islice(outcomes, len(batches))
+
+
 def _fill(
     source: FeatureSource,
     shards: Shards,
@@ -292,18 +302,18 @@ def _fill(
     sizes: tuple[int, int, int],
     skip_broken: bool,
     listener: PaceListener | None,
+    encode: Callable[[FeatureSource, dict[int, Batches]], Iterator[tuple[int, Iterable[ExtractedBatch]]]],
 ) -> None:
     rows, edge, batch = sizes
-    missing = shards.missing
-    spans = {i: range(i * edge, min(rows, (i + 1) * edge)) for i in missing}
+    spans = {i: range(i * edge, min(rows, (i + 1) * edge)) for i in shards.missing}
     before = rows - sum(map(len, spans.values()))
-    batches = [span[k : k + batch] for span in spans.values() for k in range(0, len(span), batch)]
-    outcomes, began, done, broken = source.encoded(batches), time.monotonic(), 0, 0
-    for i, span in spans.items():
+    wanted: dict[int, Batches] = {
+        i: [span[k : k + batch] for k in range(0, len(span), batch)] for i, span in spans.items()
+    }
+    began, done, broken = time.monotonic(), 0, 0
+    for number, outcomes in encode(source, wanted):
         parts, kept, left_out = [], [], []
-        for k in range(0, len(span), batch):
-            x, wrong = next(outcomes)
-            taken = span[k : k + batch]
+        for taken, (x, wrong) in zip(wanted[number], outcomes, strict=True):
             for row, sentence in zip(taken, wrong, strict=True):
                 if sentence is None:
                     kept.append(row)
@@ -318,7 +328,9 @@ def _fill(
                 listener(Pace(before + done, rows, broken, speed))
         x = np.concatenate(parts) if parts else np.empty((0, 1), np.float32)
         at = np.array(kept, dtype=np.int64)
-        shards.write(i, Shard(x, {name: values[at] for name, values in columns.items()}, tuple(left_out)))
+        shards.write(
+            number, Shard(x, {name: values[at] for name, values in columns.items()}, tuple(left_out))
+        )
 
 
 def _device(name: str) -> torch.device:
@@ -352,7 +364,7 @@ def photos_of(sight: Sight) -> data.Photos:
 def names_of(dataset: data.Dataset) -> list[str]:
     """Files from the data's folder; the numbers of images that are held in memory."""
     photos = dataset.inputs
-    if isinstance(photos, Tensor):
+    if not isinstance(photos, tuple):
         return [str(i) for i in range(len(photos))]
     root = dataset.source[0] if dataset.source else Path()
     return [spelled((p.relative_to(root) if p.is_relative_to(root) else p).as_posix()) for p in photos]

@@ -94,7 +94,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_bytes(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+def write_bytes(path: Path, content: bytes | memoryview, *, keep: Path | None = None) -> None:
     """Write all of it or nothing: a temporary file beside it, fsync, rename, fsync of the folder.
 
     What was there before is renamed to `keep`, where given.

@@ -1,4 +1,4 @@
-"""Runs on features in memory: the engine trains them, in seconds, in place of the loop of episodes.
+"""Runs on features: the engine trains them, in seconds, in place of the loop of episodes.
 
 A run is rehearsed with the validation part held out (three folds take turns where that part is small), which
 finds the number of epochs. Then it goes on with training and validation rows together; after folds it is
@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from spaceform.data.guard import memory
+from spaceform.data.stored_rows import StoredRows
 from spaceform.engine import (
     Candidate,
     FeaturesModel,
@@ -24,12 +26,12 @@ from spaceform.engine import (
     finish,
     folds,
     joined,
-    parts_of,
+    parted,
     rehearse,
 )
 from spaceform.engine import CandidateDiverged as DivergedFit
+from spaceform.engine.rows import SMALLEST_HELD_OUT
 from spaceform.engine.training import WATCHING_DRAWS, set_draws
-from spaceform.nets import FeaturesNet
 from spaceform.run import files
 from spaceform.run.material import Material
 from spaceform.run.model import build_model
@@ -38,6 +40,7 @@ from spaceform.run.recipe import Recipe, RecipeError, replace
 __all__ = [
     "DivergedFit",
     "FeatureRun",
+    "affordable",
     "candidate_of",
     "engine_parts",
     "held_out",
@@ -48,6 +51,12 @@ __all__ = [
 ]
 
 REHEARSAL = "rehearsal.safetensors"
+WATCHED = 20_000
+"""Most validation rows that are held out from a rehearsal, where features stay on the disk."""
+_SEARCHED, _FEWEST_SEARCHED = 1 / 32, 2_000
+"""Share of the memory that the training rows of a search take there, and the fewest rows whatever it is: a
+fit has three copies of them, and there are several at a time.
+"""
 
 
 @final
@@ -148,41 +157,73 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
 
 def rows_of(parts: Material) -> tuple[Rows, Rows]:
     """The rows that train and those that validate; of classes that do not train, none."""
-    x = parts.dataset.inputs
-    assert isinstance(x, Tensor)
+    everything = _all_rows(parts)
 
     def rows(index: Int64[Tensor, " part"]) -> Rows:
-        index = index[parts.targets[index] >= 0]
-        return Rows.of(x[index], parts.targets[index])
+        return everything[index[parts.targets[index] >= 0]]
 
     return rows(parts.split.train), rows(parts.split.val)
 
 
-def engine_parts(parts: Material) -> list[TrainingSplit]:
-    """Rows to train on and rows held out: one split, or folds that take turns."""
+def affordable(parts: Material) -> int | None:
+    """How many training rows a search takes into memory where they stay on the disk; None: all of them."""
+    train = len(parts.split.train)
+    if not isinstance(parts.dataset.inputs, StoredRows):
+        return None
+    most = int(_SEARCHED * memory()) // (4 * parts.input_shape[0])
+    return max(_FEWEST_SEARCHED, most) if train > max(_FEWEST_SEARCHED, most) else None
+
+
+def engine_parts(parts: Material, most: int | None = None) -> list[TrainingSplit]:
+    """Rows to train on and rows held out: one split, or folds that take turns.
+
+    `most` leaves so many random rows to train on, and takes them into memory.
+    """
+    return [
+        TrainingSplit.of(train if most is None else _some(train, most).in_memory, held)
+        for train, held in _parted(parts)
+    ]
+
+
+def _all_rows(parts: Material) -> Rows:
+    x = parts.dataset.inputs
+    assert not isinstance(x, tuple)
+    return Rows.of(x, parts.targets)
+
+
+def _parted(parts: Material) -> list[tuple[Rows, Rows]]:
+    """Rows to train on and rows held out, as they came in."""
     train, val = rows_of(parts)
-    found = parts_of(train, val, seed=0)
     views, groups = parts.dataset.views, parts.dataset.groups
-    if views is None or groups is None or len(found) == 1:
-        return found
-    return _folds_with_views(parts, views, groups)
+    if len(val) >= SMALLEST_HELD_OUT:
+        return [(train, _some(val, WATCHED) if isinstance(val.x, StoredRows) else val)]
+    if views is not None and groups is not None:
+        return _folds_with_views(parts, views, groups)
+    return parted(train, val, seed=0)
+
+
+def _some(rows: Rows, most: int) -> Rows:
+    """At most so many, at random, in their order."""
+    if len(rows) <= most:
+        return rows
+    index = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most]
+    return rows[index.sort().values]
 
 
 def _folds_with_views(
     parts: Material, views: Int64[Tensor, " items"], groups: Int64[Tensor, " items"]
-) -> list[TrainingSplit]:
+) -> list[tuple[Rows, Rows]]:
     """Folds of the items themselves; views of an item train where it trains, and are never held out."""
-    x, targets = parts.dataset.inputs, parts.targets
-    assert isinstance(x, Tensor)
+    everything, targets = _all_rows(parts), parts.targets
     index = torch.cat([parts.split.train, parts.split.val])
     index = index[targets[index] >= 0]
     own, more = index[views[index] == 0], index[views[index] > 0]
-    rows, seen = Rows.of(x[own], targets[own]), Rows.of(x[more], targets[more])
+    rows, seen = everything[own], everything[more]
     fold = folds(rows, seed=0).cpu()
     of_group = dict(zip(groups[own].tolist(), fold.tolist(), strict=True))
     fold_of_view = torch.tensor([of_group.get(group, -1) for group in groups[more].tolist()])
     return [
-        TrainingSplit.of(joined(rows[fold != i], seen[fold_of_view != i]), rows[fold == i])
+        (joined(rows[fold != i], seen[fold_of_view != i]), rows[fold == i])
         for i in sorted(set(fold.tolist()))
     ]
 
@@ -192,12 +233,11 @@ def held_out(
 ) -> Iterator[tuple[Float[Tensor, "draws n classes"], Int64[Tensor, " n"], Float[Tensor, " n"]]]:
     """Logit samples, labels and confidences of the rows that the models of the rehearsal did not see."""
     tensors, state = files.read_tensors(folder / REHEARSAL)
-    for i, part in zip(range(state["models"]), engine_parts(parts), strict=True):
+    for i, (_, held) in zip(range(state["models"]), _parted(parts), strict=True):
         model = build_model(recipe, len(parts.classes), parts.input_shape)
         own = f"{i}."
         model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
         model.eval()
-        assert isinstance(model.net, FeaturesNet)
         set_draws(model.head, WATCHING_DRAWS)
-        z = model.net.body(part.held_out.x)
-        yield model.head.logit_samples(z), part.held_out.y, model.head.confidence(z)
+        z = model.net(held.features)
+        yield model.head.logit_samples(z), held.y, model.head.confidence(z)

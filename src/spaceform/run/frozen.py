@@ -13,8 +13,10 @@ from spaceform.data import cache
 from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, spare_workers
 from spaceform.data.shards import Shards
+from spaceform.data.stored_features import kept_or_read, rows_of_shards
 from spaceform.nets.pretrained import FrozenNet
-from spaceform.run.extraction import BATCH, PaceListener, PhotoSource, extract, photos_of, plan_of
+from spaceform.run.extraction import BATCH, PhotoSource, extract, photos_of, plan_of
+from spaceform.run.progress import PaceListener
 
 
 def frozen_features(
@@ -28,7 +30,7 @@ def frozen_features(
 
     What is no photo stays as it is. The content of the data is that of the photos.
     """
-    if isinstance(dataset.inputs, torch.Tensor):
+    if not isinstance(dataset.inputs, tuple):
         return dataset
     return kept_features(PhotoSource(dataset, net, weights), listener)
 
@@ -37,10 +39,10 @@ def kept_features(source: PhotoSource, listener: PaceListener | None = None) -> 
     """The features of a source of photos, extracted or from the cache."""
     shards = extract(source, cache.place(plan_of(source)), listener=listener)
     photos = source.dataset.inputs
-    assert not isinstance(photos, torch.Tensor)
+    assert isinstance(photos, tuple)
     return replace(
         source.dataset,
-        inputs=torch.from_numpy(shards.features()),
+        inputs=kept_or_read(rows_of_shards(shards)),
         shrunk_from=digest_of_photos(photos),
         made_by=shards.about.weights,
     )

@@ -18,6 +18,7 @@ from spaceform import data
 from spaceform.run import stored
 from spaceform.run.evaluate import validation_score
 from spaceform.run.failures import Diverged
+from spaceform.run.figures import some_items
 from spaceform.run.loggers import make_logger
 from spaceform.run.material import Material
 from spaceform.run.model import Model, build_model
@@ -34,6 +35,7 @@ from spaceform.run.split_head import (
 )
 from spaceform.run.state import Clock, Plateau, TrainingState, copied, restored
 
+_LOOKED_AT = 100_000  # most items that a head looks at before training
 _SETUP, _PREPARE, _EPOCH = range(3)  # streams of random numbers, one for each purpose
 
 
@@ -192,13 +194,15 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, o
 def _untrained_embeddings(
     model: Model, parts: Material, recipe: Recipe, device: torch.device, workers: int
 ) -> Tensor:
-    """One augmented look at all training data, batch norm in training mode; its statistics stay."""
+    """One augmented look at the training data, 100,000 items at most, batch norm in training mode; its
+    statistics stay.
+    """
     before = copied(model.net)
     model.train()
     dtype = next(model.parameters()).dtype
     batches = data.training_pass(
         parts.dataset,
-        parts.split.train,
+        parts.split.train[some_items(len(parts.split.train), _LOOKED_AT)],
         parts.how,
         batch_size=recipe.budget.classes * recipe.budget.instances,
         seed=_seed(recipe.seed, _PREPARE),

@@ -41,7 +41,7 @@ class Material:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, as the net meets it."""
-        if isinstance(self.dataset.inputs, Tensor):
+        if not isinstance(self.dataset.inputs, tuple):
             return tuple(self.dataset.inputs.shape[1:])
         assert isinstance(self.how, data.Photos)
         return 3, self.how.size, self.how.size

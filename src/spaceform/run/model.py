@@ -36,6 +36,12 @@ class Model(nn.Module):
         self.train(was_training)
         return z
 
+    @torch.inference_mode()
+    def embedded(self, batches: Iterator[Tensor]) -> Iterator[Float[Tensor, "batch dim"]]:
+        """The same, a batch at a time."""
+        for x in batches:
+            yield self.embed(iter([x]))
+
 
 def build_model(
     recipe: Recipe, num_classes: int, input_shape: Sequence[int], net: nn.Module | None = None

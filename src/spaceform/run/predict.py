@@ -17,6 +17,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.messages import spelled
 from spaceform.run import files
 from spaceform.run.finished import Run
@@ -98,25 +99,54 @@ def predict(
     from the run's validation items and the model as trained, and hold for items like these; those of a run on
     features are approximate (see `run/held_out.py`).
     """
-    predictor = run.predictor(calibrator)
-    sets = None if coverage is None else run.held_out.sets(coverage)
-    refusal = None if unknown is None else run.held_out.refusal(unknown)
+    plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
     items, inputs = read(sources, run.columns)
-    if isinstance(inputs, list) and isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
-        inputs = _small_images(inputs, run.input_shape)
-    if isinstance(inputs, list) and run.how is None and run.recipe.data.features is None:
+    return Prediction(items, run.classes, **plan.of(run, inputs))
+
+
+@final
+@dataclass(frozen=True)
+class PredictionPlan:
+    """How a run is asked: see `predict`."""
+
+    calibrator: str | None = "auto"
+    coverage: float | None = None
+    unknown: float | None = None
+    batch_size: int = 256
+
+    def for_run(self, run: Run) -> "PredictionPlan":
+        """With the run's own choice of calibrator for "auto"; what the run cannot give is refused."""
+        self._decided(run)
+        run.predictor(self.calibrator)
+        chosen = run.best_calibrator if self.calibrator == "auto" else self.calibrator
+        return replace(self, calibrator=chosen)
+
+    def of(self, run: Run, inputs: NDArray[np.generic] | list[Path]) -> dict[str, Tensor]:
+        """What the run says of these inputs: fields of a `Prediction`."""
+        sets, refusal = self._decided(run)
+        if isinstance(inputs, list):
+            inputs = _pictures(run, inputs)
+        z = run.embed(inputs, batch_size=self.batch_size)
+        probabilities, confidence = run.predictor(self.calibrator).predict(z)
+        found = {"probabilities": probabilities, "confidence": confidence, "embedding": z}
+        if sets is not None or refusal is not None:
+            trained, energy = (x.cpu() for x in as_trained(run.model.head, z))
+            found |= {} if sets is None else {"sets": sets(trained)}
+            found |= {} if refusal is None else {"unknown": refusal(energy)}
+        return {name: value.cpu() for name, value in found.items()}
+
+    def _decided(self, run: Run) -> tuple[LeastAmbiguousSets | None, Refusal | None]:
+        sets = None if self.coverage is None else run.held_out.sets(self.coverage)
+        return sets, None if self.unknown is None else run.held_out.refusal(self.unknown)
+
+
+def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
+    """Images as the run takes them."""
+    if run.how is None and run.recipe.data.features is None:
         raise ValueError(f"{run.path} was trained on features, not images; give an .npz file with X")
-    z = run.embed(inputs, batch_size=batch_size)
-    probabilities, confidence = predictor.predict(z)
-    found = Prediction(items, run.classes, probabilities.cpu(), confidence.cpu(), z.cpu())
-    if sets is None and refusal is None:
-        return found
-    trained, energy = (x.cpu() for x in as_trained(run.model.head, z))
-    return replace(
-        found,
-        sets=None if sets is None else sets(trained),
-        unknown=None if refusal is None else refusal(energy),
-    )
+    if isinstance(run.how, data.Pixels) and run.recipe.data.thumbnail is None:
+        return _small_images(paths, run.input_shape)
+    return paths
 
 
 def read(

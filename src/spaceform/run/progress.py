@@ -33,6 +33,32 @@ Listener: TypeAlias = Callable[[Progress], None]
 
 
 @final
+@dataclass(frozen=True)
+class Pace:
+    """What a listener is told after each batch."""
+
+    done: int
+    total: int
+    broken: int
+    speed: float
+    """Items a second, of this process."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the end, at this speed."""
+        return (self.total - self.done) / max(self.speed, 1e-9)
+
+    def __str__(self) -> str:
+        """`512 of 2,000 items  38.1 a second  39 s left  1 broken`."""
+        parts = [f"{self.done:,} of {self.total:,} items", f"{self.speed:.1f} a second"]
+        parts.append(f"{duration(self.seconds_left)} left")
+        return "  ".join([*parts, f"{self.broken:,} broken"] if self.broken else parts)
+
+
+PaceListener: TypeAlias = Callable[[Pace], None]
+
+
+@final
 class ProgressPrinter:
     """A listener of `train`: a live line where `file` is a terminal, else a plain line every few seconds."""
 

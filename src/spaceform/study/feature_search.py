@@ -17,7 +17,7 @@ from spaceform.engine import search as search_candidates
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import counted
 from spaceform.run import files
-from spaceform.run.fit import engine_parts, with_candidate
+from spaceform.run.fit import affordable, engine_parts, with_candidate
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
 from spaceform.study.folder import Job
@@ -66,7 +66,9 @@ def _ended(event: Event, folder: Path) -> str:
     """What came of a search; a head that never trained is no reason to stop."""
     if event.failure is not None and event.failure.kind != NothingTrained.__name__:
         raise SearchError(event.error)
-    return event.error or _said(Kept.of(folder, event.job.label))
+    if event.error:
+        return event.error
+    return _said(Kept.of(folder, event.job.label), Kept.about_of(folder, event.job.label))
 
 
 def search_one(
@@ -85,28 +87,30 @@ def search_one(
     if key not in datasets:
         datasets[key] = load_data(recipe)
     parts = material(recipe, datasets[key])
-    features, classes = parts.input_shape[0], len(parts.classes)
+    features, classes, most = parts.input_shape[0], len(parts.classes), affordable(parts)
     candidates = space(head, features, classes, len(parts.split.train), size=trials)
     recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
-    kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, trials))
+    kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, trials, most))
     outcome = search_candidates(
         head,
         candidates,
-        engine_parts(parts),
+        engine_parts(parts, most),
         classes=classes,
         seed=0,
         seconds=seconds,
         finished=kept.trials,
         on_trial=lambda trial: kept.add(trial, recipe_of(candidates[trial.candidate])),
     )
-    text = f"# {head}: {_said(outcome.trials)}\n{to_toml(recipe_of(outcome.candidate))}"
+    text = f"# {head}: {_said(outcome.trials, kept.about)}\n{to_toml(recipe_of(outcome.candidate))}"
     files.write_bytes(folder / f"{head}.toml", text.encode())
 
 
 def standing(folder: Path) -> list[str]:
     """How far the searches of a folder are, a sentence each."""
     kept = {path.stem: Kept.of(folder, path.stem) for path in sorted(folder.glob("*.jsonl"))}
-    return [f"{head}: {_said(trials)}" for head, trials in kept.items() if trials]
+    return [
+        f"{head}: {_said(trials, Kept.about_of(folder, head))}" for head, trials in kept.items() if trials
+    ]
 
 
 def trials_of(folder: Path) -> pd.DataFrame:
@@ -125,7 +129,7 @@ class Kept:
     """The trials of one head in a file; a last line that was cut short is written again."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self.path = path
+        self.path, self.about = path, about
         records = files.read_lines(path, growing=True)
         if records and records[0] != about:
             raise RecipeError(
@@ -143,6 +147,12 @@ class Kept:
             for record in files.read_lines(folder / f"{head}.jsonl", growing=True)[1:]
         ]
 
+    @staticmethod
+    def about_of(folder: Path, head: str) -> Mapping[str, Any]:
+        """What the search of a head that is kept in a folder is of."""
+        found: Mapping[str, Any] = next(iter(files.read_lines(folder / f"{head}.jsonl", growing=True)), {})
+        return found
+
     def add(self, trial: Trial, recipe: Recipe) -> None:
         """Keep one more."""
         tried = {"net": recipe.net.model_dump(mode="json"), "optim": recipe.optim.model_dump(mode="json")}
@@ -151,14 +161,17 @@ class Kept:
             file.write(json.dumps(record) + "\n")
 
 
-def _about(recipe: Recipe, parts: Material, trials: int) -> dict[str, Any]:
-    return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint}
+def _about(recipe: Recipe, parts: Material, trials: int, most: int | None) -> dict[str, Any]:
+    rows = {} if most is None else {"rows": most, "of_rows": len(parts.split.train)}
+    return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint, **rows}
 
 
-def _said(trials: Sequence[Trial]) -> str:
+def _said(trials: Sequence[Trial], about: Mapping[str, Any]) -> str:
     best, tried = min(trials, key=lambda trial: trial.score), len({trial.candidate for trial in trials})
     diverged = sum(trial.error is not None for trial in trials)
     return (
         f"validation NLL {best.calibrated_nll:.4f}, accuracy {100 * best.accuracy:.2f} %, the best of "
-        f"{counted(tried, 'candidate')}" + (f" ({counted(diverged, 'trial')} diverged)" if diverged else "")
+        f"{counted(tried, 'candidate')}"
+        + (f" ({counted(diverged, 'trial')} diverged)" if diverged else "")
+        + (f", on {about['rows']:,} of {about['of_rows']:,} training rows" if "rows" in about else "")
     )

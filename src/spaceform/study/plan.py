@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 import torch
-from torch import Tensor
 
 from spaceform import data
 from spaceform.engine import space
@@ -298,7 +297,7 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 def _require_net(net: Net, dataset: data.Dataset) -> None:
     """Refuse a net that cannot be built: once here, instead of in every run."""
-    shape = tuple(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, Tensor) else (3, 224, 224)
+    shape = (3, 224, 224) if isinstance(dataset.inputs, tuple) else tuple(dataset.inputs.shape[1:])
     with torch.random.fork_rng():
         net.without_weights().build(shape)
 

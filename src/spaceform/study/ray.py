@@ -4,11 +4,8 @@ Data that fit in memory travel once through the object store; each run trains in
 its files come back as bytes. A run whose process or machine is lost starts again elsewhere.
 """
 
-import logging
-import signal
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,10 +14,11 @@ from typing import Any, TypeAlias, final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from torch import Tensor
 
+from spaceform.run.cluster import connect
 from spaceform.run.material import load_data
 from spaceform.run.progress import Progress
-from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import Failure, Job, StudyFolder
 from spaceform.study.place import TRIES, Event, Watcher, perform, spare_workers, unwatched
 
@@ -35,14 +33,10 @@ _LOST = (
 """Errors of Ray after which the run is tried again elsewhere."""
 
 
-class ClusterError(ConnectionError):
-    """A cluster that cannot be used."""
-
-
 @final
 @dataclass(frozen=True)
 class Ray:
-    """A running Ray cluster: each run asks it for `cpus` and `gpus`."""
+    """A running Ray cluster: each run, or each actor that encodes or predicts, asks for `cpus` and `gpus`."""
 
     address: str = "auto"
     cpus: float = 1.0
@@ -59,7 +53,7 @@ class Ray:
             study.clear_failure(job)
         if not jobs:
             return
-        _connect(self)
+        connect(self)
         news = _mailbox()
         running: dict[Any, Job] = {}
         decoders = spare_workers(int(self.cpus), 1) if workers is None else workers
@@ -110,38 +104,14 @@ def _outcome(ref: Any) -> Files | Failure:
     return outcome
 
 
-def _connect(cluster: Ray) -> None:
-    address, cpus, gpus = cluster.address, cluster.cpus, cluster.gpus
-    host, _, port = address.rpartition(":")
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
-            socket.create_connection((host, int(port)), timeout=5.0).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="spaceform")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(
-            f"no Ray cluster answers at {address!r} ({str(error).splitlines()[0]}); "
-            "start one with `ray start --head`, or leave --on ray out"
-        ) from None
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets its own, which ends without a word
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
-        ray.shutdown()
-        raise RecipeError(
-            f"no host of the cluster has {cpus:g} CPUs and {gpus:g} GPUs; ask for less with --cpus and --gpus"
-        )
-
-
 def _shipped(jobs: list[Job]) -> dict[Any, Any]:
-    """Data held in memory, put into the object store; photos are read by each host from its own disk."""
+    """Data held in memory, put into the object store; what is not is read by each host from its own disk."""
     refs: dict[Any, Any] = {}
     for job in jobs:
         key = job.recipe.data.key
         if key not in refs:
             dataset = load_data(job.recipe)
-            refs[key] = None if dataset.kind == "photos" else ray.put(dataset)
+            refs[key] = ray.put(dataset) if isinstance(dataset.inputs, Tensor) else None
     return refs
 
 

@@ -1,7 +1,8 @@
 """What people would use instead of a head, on the same split, kept beside the runs of a study.
 
 Logistic regression, k nearest neighbours and, for tables, gradient boosting: each with as many settings tried
-on the validation split as a head gets candidates, and calibrated there as heads are. For retrieval the
+on the validation split as a head gets candidates, and calibrated there as heads are. Where features stay on
+the disk, they are fitted to as many random rows as a search takes (`rows` of the setting). For retrieval the
 features as they are. A reference is one file, `references/NAME.npz`: its probabilities of the test items, as
 trained and after calibration, and what was chosen.
 """
@@ -22,8 +23,9 @@ from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
 from spaceform.run import files
-from spaceform.run.evaluate import found_within_classes, quality
-from spaceform.run.fit import engine_parts
+from spaceform.run.evaluate import found_within_classes, kept_items
+from spaceform.run.figures import quality
+from spaceform.run.fit import affordable, engine_parts
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.recipe import Recipe
 from spaceform.study.folder import Job
@@ -60,7 +62,7 @@ def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Erra
     """The references that are not there yet, each for a process."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
-    narrow = isinstance(features, torch.Tensor) and features.shape[1] < NARROW
+    narrow = not isinstance(features, tuple) and features.shape[1] < NARROW
     wanted = [name for name in REFERENCE_TITLES if name != "boosting" or narrow]
     missing = [name for name in wanted if not (folder / FOLDER / f"{name}.npz").exists()]
     work = partial(make_reference, trials=trials)
@@ -103,7 +105,8 @@ _Made = tuple[dict[str, Any], dict[str, float | None], dict[str, Any]]
 
 
 def _classifier(name: str, parts: Material, trials: int) -> _Made:
-    (x, y), held_out = _test(parts), engine_parts(parts)
+    (x, y), most = _test(parts), affordable(parts)
+    held_out = engine_parts(parts, most)
     found = reference(name, held_out, x, classes=len(parts.classes), trials=trials)
     log_p, held_log_p = (
         torch.from_numpy(p).log() for p in (found.probabilities, found.held_out_probabilities)
@@ -119,20 +122,22 @@ def _classifier(name: str, parts: Material, trials: int) -> _Made:
         f"probabilities_{calibrator.name}": calibrated.exp().float().numpy(),
     }
     after = {f"calibrated.chosen.{figure}": value for figure, value in chosen.items()}
-    return arrays, {**figures, **after}, dict(found.best.options)
+    trained_on = {} if most is None else {"rows": most}
+    return arrays, {**figures, **after}, {**found.best.options, **trained_on}
 
 
 def _features(parts: Material) -> _Made:
     """Retrieval by the features as they are: standardised as for the heads, compared by the cosine."""
     x, y = _test(parts)
-    found = found_within_classes(engine_parts(parts)[0].inputs(x), y)
+    found = found_within_classes(engine_parts(parts, affordable(parts))[0].inputs(x), y)
     arrays = {"average_precision": found.average_precision.float().numpy()}
     return arrays, {"retrieval.map_at_r": float(found.map_at_r)}, {}
 
 
 def _test(parts: Material) -> tuple[torch.Tensor, torch.Tensor]:
-    assert isinstance(parts.dataset.inputs, torch.Tensor)
-    index = parts.split.test
+    """The test items that the runs keep their predictions of."""
+    assert not isinstance(parts.dataset.inputs, tuple)
+    index = parts.split.test[kept_items(parts)]
     return parts.dataset.inputs[index].float(), parts.targets[index]
 
 

@@ -3,14 +3,18 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from spaceform import data
 from spaceform.data.features_file import write_npz, write_parquet
 from spaceform.data.shards import About
 from spaceform.data.texts import has_texts, load_texts, require_texts
 from spaceform.nets.sentences import sentence_net
-from spaceform.run.extraction import BrokenItem, FeatureSource, PaceListener, PhotoSource, TextSource, extract
+from spaceform.run.extraction import BrokenItem, Elsewhere, FeatureSource, PhotoSource, TextSource, extract
+from spaceform.run.progress import PaceListener
+
+if TYPE_CHECKING:
+    from spaceform.run.cluster import Cluster
 
 _WRITERS = {".npz": write_npz, ".parquet": write_parquet}
 
@@ -50,6 +54,7 @@ def extract_features(
     device: str = "cpu",
     workers: int | None = None,
     skip_broken: bool = False,
+    on: "Cluster | None" = None,
     listener: PaceListener | None = None,
 ) -> Extracted:
     """Write the features of photos or texts by a pretrained net to `out`; the same call again goes on.
@@ -63,6 +68,9 @@ def extract_features(
     texts, `net` is a name or a local folder of sentence-transformers. `views` adds so many augmented views of
     each training photo as further rows, marked by `view` 1, 2, …. `workers` threads decode. `skip_broken`
     leaves out photos that cannot be decoded and texts that are empty, and counts them.
+
+    `on=sf.Ray(...)` has the shards encoded by actors of a Ray cluster, on a GPU where they ask for one. Its
+    hosts see the photos under the same paths; the net travels to them, and this process writes the shards.
     """
     began, path = time.monotonic(), Path(out).expanduser()
     if path.suffix and path.suffix not in _WRITERS and not path.is_dir():
@@ -74,7 +82,14 @@ def extract_features(
     source, origin = _source(what, net, weights, text, views, device, workers, skip_broken)
     folder = path.with_name(f".{path.name}.parts") if path.suffix in _WRITERS else path
     try:
-        shards = extract(source, folder, batch=batch, skip_broken=skip_broken, listener=listener)
+        shards = extract(
+            source,
+            folder,
+            batch=batch,
+            skip_broken=skip_broken,
+            listener=listener,
+            elsewhere=_elsewhere(on),
+        )
     except BrokenItem as error:
         raise data.DataError(f"{str(error).rstrip('.')} (--skip-broken leaves it out).") from None
     dim = next(shards.blocks()).shape[1]
@@ -82,6 +97,14 @@ def extract_features(
         _WRITERS[path.suffix](shards, path)
         shards.remove()
     return Extracted(path, shards.about, dim, time.monotonic() - began, origin)
+
+
+def _elsewhere(on: "Cluster | None") -> Elsewhere | None:
+    if on is None:
+        return None
+    from spaceform.run.far import encoded_by  # Ray takes seconds to import
+
+    return encoded_by(on)
 
 
 def _source(

@@ -8,8 +8,9 @@ from typing import Any, final
 
 from spaceform.nets import NETS, TimmOptions
 from spaceform.nets.pretrained import DEFAULT_PHOTO_NET, NoWeights
-from spaceform.run.extraction import Pace, PaceListener, PhotoSource
+from spaceform.run.extraction import PhotoSource
 from spaceform.run.frozen import kept_features, require_net
+from spaceform.run.progress import Pace, PaceListener
 from spaceform.run.recipe import RecipeError, load
 from spaceform.study.choices import Length
 from spaceform.verbs.source import StudyData

@@ -73,7 +73,7 @@ def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
         )
     assert not isinstance(dataset.inputs, tuple)
     arrays: dict[str, NDArray[Any]] = {
-        "X": dataset.inputs.cpu().numpy(),
+        "X": dataset.inputs[:].cpu().numpy(),
         "y": dataset.labels.numpy(),
         "classes": np.array(dataset.classes),
     }

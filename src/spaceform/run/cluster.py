@@ -1,0 +1,165 @@
+"""Work on a running Ray cluster: Ray Data hands out parts to actors that hold a net, and brings back results.
+
+A part is known by its number. What a lost host did not send back is handed out again; a result that comes
+twice is taken once. So no row is lost, and none is doubled.
+"""
+
+import logging
+import pickle
+import signal
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, final, runtime_checkable
+
+import ray
+import ray.data
+
+from spaceform.run.recipe import RecipeError
+
+ROUNDS = 4
+"""How often parts that were lost are handed out again before it is an error."""
+
+
+class ClusterError(ConnectionError):
+    """A cluster that cannot be used, or that lost its hosts again and again."""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """A running Ray cluster, and what each actor asks it for."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, or "auto"."""
+
+    @property
+    def cpus(self) -> float:
+        """Of an actor."""
+
+    @property
+    def gpus(self) -> float:
+        """Of an actor."""
+
+
+class ActorWork(ABC):
+    """A base: what an actor does. It travels to the hosts once, with the net in it."""
+
+    @abstractmethod
+    def settle(self, device: str, workers: int) -> None:
+        """Told once on a host: the device to work on, and how many threads decode."""
+
+    @abstractmethod
+    def __call__(self, task: Any) -> Any:
+        """The result of a part."""
+
+
+def connect(cluster: Cluster) -> None:
+    """Join the cluster, if it is there and large enough for one actor."""
+    host, _, port = cluster.address.rpartition(":")
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        ray.init(
+            address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, namespace="spaceform"
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {cluster.address!r} ({str(error).splitlines()[0]}); "
+            "start one with `ray start --head`, or leave --on ray out"
+        ) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets its own, which ends without a word
+    if not _places(cluster):
+        ray.shutdown()
+        raise RecipeError(
+            f"no host of the cluster has {cluster.cpus:g} CPUs and {cluster.gpus:g} GPUs; "
+            "ask for less with --cpus and --gpus"
+        )
+
+
+def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+    """The result of every task with its number, each once, as they come in; errors of the work are raised."""
+    if not tasks:
+        return
+    connect(cluster)
+    try:
+        held, left, lost = ray.put(work), dict(tasks), "hosts were lost"
+        for _ in range(ROUNDS):
+            try:
+                for number, result in _round(cluster, held, left):
+                    if number in left:
+                        del left[number]
+                        yield number, result
+            except ray.exceptions.RayError as error:
+                lost = str(error).strip().splitlines()[0]
+            if not left:
+                return
+        raise ClusterError(
+            f"{len(left):,} of {len(tasks):,} parts were lost {ROUNDS} times ({lost}); the others are kept: "
+            "mend the cluster, and run the same command again"
+        )
+    finally:
+        ray.shutdown()
+
+
+def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+    """Hand out all tasks once. A host that is lost takes its part with it: nothing is tried again here."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars, context.max_errored_blocks = False, -1
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    rows = [{"number": number, "task": pickle.dumps(task)} for number, task in tasks.items()]
+    actors = max(1, min(len(rows), _places(cluster)))
+    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        _Actor,
+        fn_constructor_args=(held, max(1, int(cluster.cpus))),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(
+            min_size=1, max_size=actors, initial_size=actors, max_tasks_in_flight_per_actor=2
+        ),
+        num_cpus=cluster.cpus,
+        num_gpus=cluster.gpus,
+        max_restarts=0,
+        max_task_retries=0,
+    )
+    for row in done.iter_rows():
+        result = pickle.loads(row["result"])
+        if isinstance(result, Exception):
+            raise result
+        yield int(row["number"]), result
+
+
+def _places(cluster: Cluster) -> int:
+    """How many actors find room."""
+    wanted = {kind: much for kind, much in (("CPU", cluster.cpus), ("GPU", cluster.gpus)) if much}
+    found = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            room = [node["Resources"].get(kind, 0) / much for kind, much in wanted.items()]
+            found += int(min(room, default=1))
+    return found
+
+
+@final
+class _Actor:
+    """On a host: holds the work, and does it for one part after the other."""
+
+    def __init__(self, held: Any, cpus: int) -> None:
+        import warnings
+
+        import torch
+
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(cpus)
+        self._work: ActorWork = ray.get(held) if isinstance(held, ray.ObjectRef) else held
+        self._work.settle("cuda" if torch.cuda.is_available() else "cpu", cpus)
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[Any]]:
+        try:
+            result = self._work(pickle.loads(rows["task"][0]))
+        except Exception as error:
+            result = error
+        return {"number": [int(rows["number"][0])], "result": [pickle.dumps(result)]}

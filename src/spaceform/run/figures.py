@@ -1,0 +1,92 @@
+"""Figures of predictions that come block by block: what is kept of each item is a number or two."""
+
+from collections import defaultdict
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from spaceform import metrics
+from spaceform.metrics.inputs import top_label
+
+
+@final
+class Tally:
+    """Of predictions of some items after the other: `quality` is that of all of them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._confidence: list[Float[Tensor, " block"]] = []
+        self._right: list[Bool[Tensor, " block"]] = []
+        self._top: list[Float[Tensor, " block"]] = []
+
+    def add(self, log_probs: Float[Tensor, "block classes"], y: Int64[Tensor, " block"]) -> None:
+        """Count a block."""
+        probs = log_probs.exp()
+        self._sums["accuracy"] += len(y) * float(metrics.accuracy(log_probs, y))
+        self._sums["nll"] += len(y) * float(metrics.nll(log_probs, y))
+        self._sums["brier"] += len(y) * float(metrics.brier(probs, y))
+        confidence, right = top_label(probs, y)
+        self._confidence.append(confidence)
+        self._right.append(right)
+        self._top.append(log_probs.amax(1).cpu())
+
+    @property
+    def right(self) -> Bool[Tensor, " items"]:
+        """Whether the most probable class of each item is its own."""
+        return torch.cat(self._right)
+
+    @property
+    def top(self) -> Float[Tensor, " items"]:
+        """Log-probability of the most probable class of each item."""
+        return torch.cat(self._top)
+
+    @property
+    def quality(self) -> dict[str, float | None]:
+        """Figures of all items."""
+        right, confidence = self.right, torch.cat(self._confidence)
+        means = {name: number(float, total / len(right)) for name, total in self._sums.items()}
+        errors = {
+            f"calibration_error_{norm}": number(metrics.top_label_error, confidence, right, norm=norm)
+            for norm in ("l1", "l2")
+        }
+        return {**means, **errors}
+
+
+def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
+    """Figures of predictions, as trained or calibrated."""
+    tally = Tally()
+    tally.add(log_probs, y)
+    return tally.quality
+
+
+def number(metric: Any, *args: Any, **options: Any) -> float | None:
+    """None where a metric does not exist, such as the AUROC of predictions that are all right."""
+    value = float(metric(*args, **options))
+    return value if np.isfinite(value) else None
+
+
+def some_items(items: int, most: int) -> Bool[Tensor, " items"]:
+    """Which of the items are kept whole: at most so many, at random, the same ones for every run."""
+    kept = torch.zeros(items, dtype=torch.bool)
+    kept[torch.randperm(items, generator=torch.Generator().manual_seed(0))[:most]] = True
+    return kept
+
+
+def some_classes(
+    index: Int64[Tensor, " part"], y: Int64[Tensor, " part"], most: int
+) -> Int64[Tensor, " some"]:
+    """At most so many of these items, whole classes at random, the same ones for every run; two classes at
+    the least.
+    """
+    if len(index) <= most:
+        return index
+    classes, of_item, sizes = y.unique(return_inverse=True, return_counts=True)
+    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
+    within = sizes[order].cumsum(0) <= most
+    within[:2] = True
+    kept = torch.zeros(len(classes), dtype=torch.bool)
+    kept[order[within]] = True
+    return index[kept[of_item]]

@@ -1,0 +1,70 @@
+"""Parts of a result that are kept until all are there: a killed process goes on where it stopped."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaceform.data.shards import whole_file
+from spaceform.run.recipe import RecipeError
+
+_PLAN = "parts.json"
+
+
+@final
+class KeptParts:
+    """Numbered archives of arrays in a folder; each is whole or not there."""
+
+    def __init__(self, folder: Path, plan: str, count: int) -> None:
+        """A new folder, or one of the same plan; another plan is refused."""
+        self.folder, self.count = folder, count
+        folder.mkdir(parents=True, exist_ok=True)
+        about = json.dumps({"plan": plan, "parts": count})
+        path = folder / _PLAN
+        if not path.exists():
+            with whole_file(path) as file:
+                file.write(about.encode())
+        elif path.read_text("utf-8") != about:
+            raise RecipeError(
+                f"{folder} holds parts of other items or of another run; remove it, or choose another output"
+            )
+
+    @classmethod
+    def there(cls, folder: Path) -> "KeptParts":
+        """Those of a folder, whatever their plan."""
+        about = json.loads((folder / _PLAN).read_text("utf-8"))
+        return cls(folder, about["plan"], about["parts"])
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the parts that are not there yet."""
+        return [i for i in range(self.count) if not self._path(i).exists()]
+
+    def write(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep one."""
+        with whole_file(self._path(number)) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """The arrays of all parts, joined."""
+        found = []
+        for number in range(self.count):
+            with np.load(self._path(number), allow_pickle=False) as part:
+                found.append({name: part[name] for name in part.files})
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def remove(self) -> None:
+        """Remove them all."""
+        for path in [self.folder / _PLAN, *map(self._path, range(self.count))]:
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"part-{number:05d}.npz"

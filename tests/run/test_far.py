@@ -1,0 +1,176 @@
+"""Features and predictions by the actors of a real Ray cluster of two nodes, one of which dies."""
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from photo_folders import NET, write_weights
+from spaceform import data, extract_features
+from spaceform.cli.app import app
+from spaceform.data.dataset import DataError
+from spaceform.run import extraction
+from spaceform.run.evaluate import evaluate
+from spaceform.run.predict import PredictionPlan, predict
+from spaceform.run.recipe import QUICK, RecipeError, replace
+from spaceform.run.train import train
+
+ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test work on Ray")
+from spaceform.run.cluster import ActorWork, by_actors  # noqa: E402 (needs ray)
+from spaceform.run.far import predict_by  # noqa: E402
+from spaceform.study.ray import Ray  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
+
+PHOTOS, SHARD = 96, 8
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    folder, random = tmp_path_factory.mktemp("photos") / "grain", np.random.default_rng(0)
+    for i in range(PHOTOS):
+        place = folder / ("fine" if i % 2 else "coarse")
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{i:03}.png")
+    return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    found = sorted(folder.glob("*.arrow"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def test_no_part_is_lost_or_doubled_when_a_node_dies(cluster):
+    other = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+
+    class Slow(ActorWork):
+        def settle(self, device, workers):
+            self.where = device, workers, ray.get_runtime_context().get_node_id()
+
+        def __call__(self, task):
+            time.sleep(0.3)
+            return self.where, [10 * row for row in task]
+
+    tasks = {number: [number, number + 0.5] for number in range(24)}
+    found, hosts, killed = [], [], False
+    for number, (where, rows) in by_actors(Ray(cluster.address), Slow(), tasks):
+        assert where[:2] == ("cpu", 1)
+        assert rows == [10 * number, 10 * number + 5]
+        found.append(number)
+        hosts.append(where[2])
+        if len(set(hosts)) == 2 and not killed:  # both are at work
+            killed = True
+            cluster.remove_node(other, allow_graceful=False)
+    assert killed
+    assert len(found) == len(set(found)) == 24
+    assert 24 not in {hosts.count(host) for host in set(hosts)}
+
+
+def test_what_an_actor_refuses_is_raised_here(cluster):
+    class Wrong(ActorWork):
+        def settle(self, device, workers):
+            pass
+
+        def __call__(self, task):
+            raise DataError(f"photo {task} is broken; replace it.")
+
+    with pytest.raises(DataError, match="photo 7 is broken"):
+        list(by_actors(Ray(cluster.address), Wrong(), {0: 7}))
+    with pytest.raises(RecipeError, match="no host of the cluster has 1 CPUs and 2 GPUs"):
+        list(by_actors(Ray(cluster.address, gpus=2.0), Wrong(), {0: 7}))
+
+
+DRIVER = """
+import sys
+from spaceform.run import extraction
+extraction.SHARD = {shard}
+from spaceform.cli.app import main
+sys.argv = ["spaceform", "features", *{arguments!r}]
+main()
+"""
+
+
+def test_features_are_the_same_bytes_although_the_driver_is_killed(cluster, photos, tmp_path, monkeypatch):
+    weights = write_weights(tmp_path / "net.safetensors")
+    monkeypatch.setattr(extraction, "SHARD", SHARD)
+    here = extract_features(photos, tmp_path / "here", net=NET, weights=weights, batch=4)
+    out = tmp_path / "far"
+    options = ["--net", NET, "--weights", str(weights), "--batch", "4", "--on", "ray"]
+    arguments = [str(photos), "-o", str(out), *options, "--address", cluster.address]
+    code = DRIVER.format(shard=SHARD, arguments=arguments)
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    while driver.poll() is None and len(digests(out)) < 2:
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGKILL)
+    said = driver.communicate()[1]
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*.arrow")}
+    assert 2 <= len(before) < PHOTOS // SHARD, said
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{PHOTOS} rows of 384 features" in done.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in before}  # taken as they were
+    assert digests(out) == digests(tmp_path / "here")
+    assert data.load(out).labels.tolist() == here.load().labels.tolist()
+
+
+def test_predictions_and_embeddings_are_those_of_this_process(cluster, tmp_path):
+    changes = {"budget.epochs": 2, "budget.episodes": 20, "net.hidden": 16, "net.dim": 4}
+    run = train(replace(QUICK["digits/vmf"], changes), tmp_path / "run", accelerator="cpu")
+    evaluate(run)
+    x = data.load("digits").inputs[:300].numpy()
+    np.save(tmp_path / "x.npy", x)
+    here = predict(run, [tmp_path / "x.npy"], coverage=0.9, unknown=0.05)
+    plan, folder = PredictionPlan(coverage=0.9, unknown=0.05), tmp_path / ".out.parts"
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done, parts):
+        assert parts == 6
+        if done == 2:
+            raise Stopped
+
+    far = partial(predict_by, Ray(cluster.address), run, [tmp_path / "x.npy"], folder, plan, part=50)
+    with pytest.raises(Stopped):
+        far(tell=stop)
+    told = []
+    found = far(tell=lambda done, parts: told.append((done, parts)))
+    assert told == [(3, 6), (4, 6), (5, 6), (6, 6)]
+    for name in ("probabilities", "confidence", "embedding"):
+        torch.testing.assert_close(getattr(found, name), getattr(here, name), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.sets, here.sets)
+    assert torch.equal(found.unknown, here.unknown)
+    with pytest.raises(RecipeError, match="parts of other items or of another run"):
+        predict_by(Ray(cluster.address), run, [tmp_path / "x.npy"], folder, PredictionPlan(), part=50)
+
+    table = tmp_path / "far.csv"
+    arguments = ["predict", str(run.path), str(tmp_path / "x.npy"), "-o", str(table), "--on", "ray"]
+    outcome = CliRunner().invoke(app, [*arguments, "--address", cluster.address])
+    assert outcome.exit_code == 0, outcome.output
+    assert list(pd.read_csv(table)["class"].astype(str)) == list(here.table()["class"])
+    assert not (tmp_path / ".far.csv.parts").exists()
