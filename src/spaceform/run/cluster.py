@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, final, runtime_checkable
@@ -95,7 +96,11 @@ def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> It
                         del left[number]
                         yield number, result
             except ray.exceptions.RayError as error:
-                lost = str(error).strip().splitlines()[0]
+                lost = str(error).strip().splitlines()[-1]
+                if "creation task" in str(error):
+                    raise ClusterError(
+                        f"the net cannot be set up on a host ({lost}); install there what is installed here"
+                    ) from None
             if not left:
                 return
         raise ClusterError(
@@ -113,18 +118,20 @@ def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tu
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     rows = [{"number": number, "task": pickle.dumps(task)} for number, task in tasks.items()]
     actors = max(1, min(len(rows), _places(cluster)))
-    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _Actor,
-        fn_constructor_args=(held, max(1, int(cluster.cpus))),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(
-            min_size=1, max_size=actors, initial_size=actors, max_tasks_in_flight_per_actor=2
-        ),
-        num_cpus=cluster.cpus,
-        num_gpus=cluster.gpus,
-        max_restarts=0,
-        max_task_retries=0,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the two last options have no names of their own yet
+        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _Actor,
+            fn_constructor_args=(held, max(1, int(cluster.cpus))),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1, max_size=actors, initial_size=actors, max_tasks_in_flight_per_actor=2
+            ),
+            num_cpus=cluster.cpus,
+            num_gpus=cluster.gpus,
+            max_restarts=0,
+            max_task_retries=0,
+        )
     for row in done.iter_rows():
         result = pickle.loads(row["result"])
         if isinstance(result, Exception):
@@ -148,12 +155,13 @@ class _Actor:
     """On a host: holds the work, and does it for one part after the other."""
 
     def __init__(self, held: Any, cpus: int) -> None:
-        import warnings
-
         import torch
+
+        from spaceform._torchvision import ensure_torchvision
 
         warnings.simplefilter("ignore")
         torch.set_num_threads(cpus)
+        ensure_torchvision()  # before the net is unpacked, which may import it
         self._work: ActorWork = ray.get(held) if isinstance(held, ray.ObjectRef) else held
         self._work.settle("cuda" if torch.cuda.is_available() else "cpu", cpus)
 
