@@ -22,7 +22,7 @@ from spaceform.study.plan import Conditions, recipes
 pytestmark = pytest.mark.slow
 
 
-def clouds(folder, rows=6000, dim=24, classes=6, spread=2.0):
+def clouds(folder, rows=6000, dim=128, classes=6, spread=0.7):
     """Three files of features; each class a cloud, classes together on the disk."""
     folder.mkdir(exist_ok=True)
     random = np.random.default_rng(0)
