@@ -18,8 +18,11 @@ def is_positive_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def check_embeddings(z: Tensor, dim: int) -> None:
-    """Refuse what is not (batch, dim), dense, floating and finite."""
+def checked_embeddings(z: Tensor, dim: int, largest: float = math.inf, *, values: bool = True) -> Tensor:
+    """Embeddings (batch, dim), dense and floating; coordinates beyond ±`largest` are moved there.
+
+    With `values`, finite; without, `check_finite` has to be called later.
+    """
     if not isinstance(z, Tensor):
         raise TypeError(f"z must be a tensor, got {type(z).__name__}: pass torch.as_tensor(z)")
     if z.ndim != 2 or z.shape[1] != dim:
@@ -30,13 +33,23 @@ def check_embeddings(z: Tensor, dim: int) -> None:
         raise TypeError(f"z must be a dense tensor, got the layout {z.layout}: pass z.to_dense()")
     if z.dtype not in _FLOATS:
         raise TypeError(f"z must be floating point of 16 bits or more, got {z.dtype}: pass z.float()")
-    if _values_readable(z):
-        _check_values(z)
+    if values and values_readable(z):
+        least, most = ends(z)
+        if -largest <= least and most <= largest < math.inf:
+            return z
+        _check_ends(least, most, z)
+    return z if largest >= torch.finfo(z.dtype).max else z.clamp(-largest, largest)
 
 
-def _check_values(z: Tensor) -> None:
-    # A finite sum proves finite entries in one short pass; huge entries overflow it and are looked at again.
-    if not math.isfinite(z.detach().sum().item()) and (wrong := int((~z.isfinite()).sum())):
+def check_finite(z: Tensor) -> None:
+    """Refuse a NaN and an infinite number, where values can be looked at."""
+    if values_readable(z):
+        _check_ends(*ends(z), z)
+
+
+def _check_ends(least: float, most: float, z: Tensor) -> None:
+    if not (math.isfinite(least) and math.isfinite(most)):
+        wrong = int((~z.isfinite()).sum())
         raise ValueError(f"z must be finite, got {wrong} NaN or infinite values of {z.numel()}: {_REMEDY}")
 
 
@@ -53,9 +66,9 @@ def checked_labels(y: Tensor, z: Tensor, num_classes: int) -> Tensor:
         raise TypeError(f"y must hold integer class labels of up to 63 bits, got {kind}: pass y.long()")
     if y.device != z.device:
         raise ValueError(f"y must be where z is, on {z.device}, got one on {y.device}: pass y.to(z.device)")
-    y = y.long()
-    if _values_readable(y):
-        least, most = (int(end) for end in y.aminmax())
+    y = y if y.dtype == torch.int64 else y.long()
+    if values_readable(y):
+        least, most = ends(y)
         if least < 0 or most >= num_classes:
             raise ValueError(
                 f"y must lie in 0..{num_classes - 1}, got {least if least < 0 else most}: "
@@ -73,8 +86,8 @@ def checked_soft_labels(y: Tensor, z: Tensor, num_classes: int) -> Tensor:
         )
     if y.device != z.device:
         raise ValueError(f"y must be where z is, on {z.device}, got one on {y.device}: pass y.to(z.device)")
-    if _values_readable(y):
-        least, most = (float(end) for end in y.detach().aminmax())
+    if values_readable(y):
+        least, most = ends(y)
         if not (least >= 0 and most <= 1):
             raise ValueError(
                 f"soft labels y must lie in [0, 1], got {most if least >= 0 else least:g}: "
@@ -104,6 +117,12 @@ def check_label_options(
         )
 
 
-def _values_readable(x: Tensor) -> bool:
+def ends(x: Tensor) -> tuple[float | int, float | int]:
+    """The smallest and the largest value; both are NaN if one is."""
+    least, most = x.detach().aminmax()
+    return least.item(), most.item()
+
+
+def values_readable(x: Tensor) -> bool:
     """Whether there are values, and looking costs no synchronisation and breaks no graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() > 0

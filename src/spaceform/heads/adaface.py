@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spaceform.heads._checks import values_readable
 from spaceform.heads._kernels.margin import Margin
 from spaceform.heads.class_weights import Init
 from spaceform.heads.declaration import LogUniform, Start, Uniform
@@ -95,34 +96,41 @@ class AdaFaceHead(MarginHead):
         """The base's, and what else the margin depends on."""
         return f"{super().extra_repr()}, concentration={self.concentration:g}, momentum={self.momentum:g}"
 
-    @torch.no_grad()
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Start the running mean and deviation with these norms."""
         self.batches.zero_()
-        self._follow(self._norms(self._of_all_ranks(embeddings)))
+        self._follow(self._norms(self._of_all_ranks(embeddings).detach()))
 
-    @torch.no_grad()
     def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:
-        norms = self._norms(z)
+        norms = self._norms(z.detach())
         if self.training:
             self._follow(norms)
-        slope = self.concentration / self.norm_std.to(norms.dtype).clamp_min_(_NARROWEST)
-        quality = norms.sub_(self.norm_mean).mul_(slope).clamp_(-1, 1)
-        by_quality = quality.mul_(self.margin)
-        return Margin(angle=-by_quality, shift=by_quality + self.margin)
+        state = self.norm_mean, self.norm_std, self.margin
+        mean, std, m = [x.item() for x in state] if values_readable(norms) else state
+        angle = norms.sub_(mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
+        return Margin(angle, shift=m - angle)
 
     def _norms(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
-        """‖z‖, as long as the running mean can be; in float64, where no square of a float32 overflows."""
-        # Apple's GPUs have no float64.
+        """‖z‖, as long as the running mean can be."""
         longest = min(_LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
+        if values_readable(z):
+            norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+            if norms.sum().item() <= longest:
+                return norms
+        # In float64 no square of a float32 overflows; Apple's GPUs have no float64.
         wide, z = (None, z.clamp(-longest, longest)) if z.device.type == "mps" else (torch.float64, z)
-        return torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide).clamp_max_(longest)
+        norms = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)
+        return norms.clamp_max_(longest).to(z.dtype)
 
     def _follow(self, norms: Float[Tensor, "batch 1"]) -> None:
         """Move the running mean and deviation towards those of a batch; one example has no deviation."""
         if norms.shape[0] < 2:
             return
         std, mean = torch.std_mean(norms)
-        rate = self.batches.add_(1).to(norms.dtype).reciprocal_().clamp_min_(self.momentum)
+        count = self.batches.add_(1)
+        if values_readable(norms):
+            rate: Tensor | float = max(1 / count.item(), self.momentum)
+        else:
+            rate = count.to(self.norm_mean.dtype).reciprocal().clamp_min_(self.momentum)
         for running, of_batch in ((self.norm_mean, mean), (self.norm_std, std)):
-            running.add_((of_batch - running) * rate)
+            running.lerp_(of_batch.to(running.dtype), rate)

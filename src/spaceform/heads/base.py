@@ -13,11 +13,12 @@ from torch import Generator, Tensor, nn
 
 from spaceform.geometry import Geometry
 from spaceform.heads._checks import (
-    check_embeddings,
     check_label_options,
+    checked_embeddings,
     checked_labels,
     checked_soft_labels,
     is_positive_integer,
+    values_readable,
 )
 from spaceform.heads._kernels.class_shard import ClassShard, TopK
 from spaceform.heads._kernels.softmax import chunk_size
@@ -56,6 +57,10 @@ class Head(nn.Module, ABC):
     """First epochs that train another objective than the later ones: they do not count when training asks
     which epoch was best and how long none was better.
     """
+    largest: ClassVar[float] = math.inf
+    """A coordinate of `z` beyond ± this counts as this and has no gradient."""
+    finds_norms: ClassVar[bool] = False
+    """Whether `_objective` itself refuses a `z` that is not finite, from norms that it needs anyway."""
     shardable: ClassVar[bool] = False
     """Whether `sf.shard` can split its classes over processes: a leaf takes its weights by `_rows`."""
 
@@ -97,7 +102,8 @@ class Head(nn.Module, ABC):
     def tau(self) -> Float[Tensor, ""]:
         """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
         tau = self.log_beta if self.shard is None else self.shard.summed(self.log_beta)
-        return tau.clamp(-_TAU, _TAU)
+        within = values_readable(tau) and -_TAU <= tau.item() <= _TAU
+        return tau if within else tau.clamp(-_TAU, _TAU)
 
     # What a leaf gives.
 
@@ -168,9 +174,13 @@ class Head(nn.Module, ABC):
         A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Like
         the rest, both are streamed over the classes where these are many.
         """
-        z, ignored = self._checked(z), None
+        z = checked_embeddings(z, self.dim, self.largest, values=not self.finds_norms)
         soft = isinstance(y, Tensor) and y.is_floating_point() and y.ndim == 2
+        if not (soft or label_smoothing or class_weight is not None or ignore_index is not None):
+            with no_autocast(z):
+                return self._of_labels(z, y, generator)
         check_label_options(soft, label_smoothing, class_weight, ignore_index, self.num_classes)
+        ignored = None
         if ignore_index is not None:
             ignored = y == ignore_index
             y = y.masked_fill(ignored, 0)
@@ -179,16 +189,20 @@ class Head(nn.Module, ABC):
                 self._require_all_classes("soft labels and smoothing need")
                 objective = self._of_soft_labels(z, y, label_smoothing, class_weight, generator)
             else:
-                y, z = checked_labels(y, z, self.num_classes), self._promote(z)
-                if self.shard is None:
-                    objective = self._objective(z, y, generator)
-                else:
-                    z_all, y_all, sizes = self.shard.gathered(z, y)
-                    generator = self.shard.generator if generator is None else generator
-                    objective = self.shard.own(self._objective(z_all, y_all, generator), sizes)
+                objective = self._of_labels(z, y, generator)
                 if class_weight is not None:
-                    objective = objective * class_weight.to(z.dtype)[y]
+                    objective = objective * class_weight.to(objective.dtype)[y.long()]
         return objective if ignored is None else objective.masked_fill(ignored, 0)
+
+    def _of_labels(
+        self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"], generator: Generator | None
+    ) -> Float[Tensor, " batch"]:
+        y, z = checked_labels(y, z, self.num_classes), self._promote(z)
+        if self.shard is None:
+            return self._objective(z, y, generator)
+        z_all, y_all, sizes = self.shard.gathered(z, y)
+        generator = self.shard.generator if generator is None else generator
+        return self.shard.own(self._objective(z_all, y_all, generator), sizes)
 
     def _of_soft_labels(
         self,
@@ -198,7 +212,7 @@ class Head(nn.Module, ABC):
         class_weight: Float[Tensor, " classes"] | None,
         generator: Generator | None,
     ) -> Float[Tensor, " batch"]:
-        z = self._promote(z)
+        z = self._promote(self._checked(z))
         check = checked_soft_labels if y.is_floating_point() else checked_labels
         weight = None if class_weight is None else class_weight.to(z.dtype)
         labels = SoftLabels(check(y, z, self.num_classes), self.num_classes, z.dtype, smoothing, weight)
@@ -288,12 +302,15 @@ class Head(nn.Module, ABC):
 
     def _promote(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         """Embeddings in float32, or in the wider of its type and the parameters'."""
-        own = torch.promote_types(next(self.parameters()).dtype, torch.float32)
-        return z.to(torch.promote_types(z.dtype, own))
+        own = next((p.dtype for p in self._parameters.values() if p is not None), None)
+        if own is None:
+            own = next(self.parameters()).dtype
+        if own == z.dtype == torch.float32:
+            return z
+        return z.to(torch.promote_types(z.dtype, torch.promote_types(own, torch.float32)))
 
     def _checked(self, z: Tensor) -> Tensor:
-        check_embeddings(z, self.dim)
-        return z
+        return checked_embeddings(z, self.dim, self.largest)
 
     # Classes split over processes.
 

@@ -7,8 +7,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry import Sphere
+from spaceform.heads._kernels.composed import cosine_logits
 from spaceform.heads._kernels.sharded import sharded_cross_entropy
-from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
+from spaceform.heads._kernels.softmax import cosine_cross_entropy
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.declaration import LogUniform, Start
@@ -27,6 +28,7 @@ class CosineHead(DeterministicHead):
     name, title = "cosine", "Cosine"
     geometry = Sphere()
     shardable = True
+    finds_norms = True
     searched = MappingProxyType({"beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {

@@ -7,9 +7,10 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry import Sphere
+from spaceform.heads._kernels.composed import cosine_logits
 from spaceform.heads._kernels.margin import Margin, with_margin
 from spaceform.heads._kernels.sharded import sharded_cross_entropy
-from spaceform.heads._kernels.softmax import cosine_cross_entropy, cosine_logits
+from spaceform.heads._kernels.softmax import cosine_cross_entropy
 from spaceform.heads.base import DeterministicHead
 from spaceform.heads.class_weights import Init, class_weights, start_class_weights
 from spaceform.heads.soft_labels import TrainingLogits
@@ -24,6 +25,7 @@ class MarginHead(DeterministicHead):
 
     geometry = Sphere()
     shardable = True
+    finds_norms = True
     margin: Tensor
 
     def __init__(

@@ -14,8 +14,6 @@ from spaceform.heads.class_weights import Init, class_weights, start_class_weigh
 from spaceform.heads.declaration import Start
 from spaceform.heads.soft_labels import TrainingLogits
 
-_LARGEST = 1e15
-
 
 @final
 class StandardHead(DeterministicHead):
@@ -27,6 +25,7 @@ class StandardHead(DeterministicHead):
 
     name, title = "standard", "Standard"
     geometry = Euclidean()
+    largest = 1e15
     shardable = True
     defaults = MappingProxyType(
         {"features": Start(lr=0.03, weight_decay=5e-3), "pixels": Start(lr=0.05, weight_decay=1e-4)}
@@ -43,19 +42,14 @@ class StandardHead(DeterministicHead):
         start_class_weights(weight, num_classes, self.init)
 
     def _logits(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        return _bounded(z) @ self._rows(z.dtype).T
+        return z @ self._rows(z.dtype).T
 
     def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
-        z, weight = _bounded(z), self.weight.to(z.dtype)
+        weight = self.weight.to(z.dtype)
         return lambda _share, block: z @ weight[block].T
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         weight = self._rows(z.dtype)
-        z = _bounded(z)
         if self.shard is not None:
             return sharded_cross_entropy(z, weight, y, None, class_chunk=self.class_chunk, shard=self.shard)
         return cross_entropy(z, weight, y, class_chunk=self.class_chunk)
-
-
-def _bounded(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
-    return z.clamp(-_LARGEST, _LARGEST)

@@ -1,10 +1,14 @@
 """What a margin does to the target's cosine: one function for ArcFace, CosFace and AdaFace."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from spaceform.heads._checks import ends, values_readable
+from spaceform.special.polynomial import numbers
 
 
 class Margin(NamedTuple):
@@ -25,6 +29,11 @@ class Margin(NamedTuple):
         angle, shift = (None if size is None else size.to(share.dtype) * share for size in self[:2])
         return Margin(angle, shift, self.literal)
 
+    def along(self, axis: int) -> "Margin":
+        """The same for targets that lie side by side if the axis of the classes is the first, 0."""
+        angle, shift = (size if axis or size is None else size.mT if size.ndim else size for size in self[:2])
+        return Margin(angle, shift, self.literal)
+
     def __bool__(self) -> bool:
         return self.angle is not None or self.shift is not None
 
@@ -41,27 +50,44 @@ def with_margin(
     1e-3 of θ = 0 and π (float32). ψ(c) = c where there is no margin.
     """
     c = cos.clamp(-1, 1)
-    psi, slope = c, torch.ones_like(c)
-    if margin.angle is not None:
+    if margin.angle is None:
+        psi, slope = c, torch.ones_like(c)
+    else:
         psi, slope = _turned(c, margin.angle, margin.literal)
     if margin.shift is not None:
         psi = psi - margin.shift.to(c.dtype)
     return psi, slope
 
 
-def _turned(c: Tensor, angle: Tensor, literal: bool) -> tuple[Tensor, Tensor]:
-    """cos(θ + angle) and its derivative in cos θ."""
-    sin = ((1 - c) * (1 + c)).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
-    cos_m, sin_m = angle.cos().to(c.dtype), angle.sin().to(c.dtype)
-    value, slope = c * cos_m - sin * sin_m, cos_m + c / sin * sin_m
-    if literal:
+def _turned(
+    c: Float[Tensor, "*batch"], angle: Float[Tensor, "*#batch"], literal: bool
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """cos(θ + angle) of c = cos θ, and its derivative in c."""
+    cos_m, sin_m, may_turn = _of_angle(angle, c)
+    sin = (1 - c.square()).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
+    value, slope = torch.addcmul(c * cos_m, sin, sin_m, value=-1), torch.addcmul(cos_m, c / sin, sin_m)
+    if literal or not may_turn:
         return value, slope
     side = torch.where(sin_m >= 0, -1.0, 1.0).to(c.dtype)  # which pole the angle moves θ past
     past = side * c > cos_m
     return torch.where(past, 2 * side - value, value), torch.where(past, -slope, slope)
 
 
-def move_target(logit: Tensor, beta: Tensor, margin: Margin) -> tuple[Tensor, Tensor, Tensor]:
+def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Its cosine and sine, and whether θ + angle may leave [0, π]: yes, where a look would have to wait."""
+    if not values_readable(c):
+        return angle.cos().to(c.dtype), angle.sin().to(c.dtype), True
+    if angle.ndim:
+        cos_m, sin_m, (lowest, highest) = angle.cos().to(c.dtype), angle.sin().to(c.dtype), ends(angle)
+    else:
+        lowest = highest = angle.item()
+        cos_m, sin_m = numbers((math.cos(highest), math.sin(highest)), c.dtype)
+    least, most = ends(c)
+    may_turn = least < -math.cos(max(highest, 0.0)) or most > math.cos(min(lowest, 0.0))
+    return cos_m, sin_m, may_turn
+
+
+def move_target(logit: Tensor, beta: Tensor | float, margin: Margin) -> tuple[Tensor, Tensor, Tensor]:
     """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
 
     The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from spaceform.heads._checks import check_finite
 from spaceform.heads._kernels.class_shard import ClassShard
+from spaceform.heads._kernels.composed import centres_of
 from spaceform.heads._kernels.margin import NO_MARGIN, Margin
-from spaceform.heads._kernels.softmax import centres_of, chunk_size, log_sums, streamed_backward
+from spaceform.heads._kernels.softmax import chunk_size, log_sums, streamed_backward
 from spaceform.special._autograd import first_order
 from spaceform.special._precision import no_autocast
 
@@ -27,6 +29,7 @@ def sharded_cross_entropy(
 
     L is z·w_j without a temperature, β cos θ_j with one. Gradients are what this rank's classes add to them.
     """
+    check_finite(z)
     weight, y = shard.classes(weight, y)
     chunk = chunk_size(len(z) * centres_of(weight), weight.shape[-2], class_chunk)
     return _Sharded.apply(z, weight, y, log_beta, *margin, chunk, shard)

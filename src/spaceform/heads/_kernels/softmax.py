@@ -19,7 +19,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target, with_margin
+from spaceform.heads._checks import check_finite
+from spaceform.heads._kernels.composed import (
+    centres_of,
+    composed,
+    differentiable_backward,
+    inverse_norm,
+    inverse_weight_norm,
+)
+from spaceform.heads._kernels.few_weights import are_few, few_cosine_cross_entropy, few_cross_entropy
+from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target
 from spaceform.special._precision import no_autocast
 
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
@@ -45,7 +54,9 @@ def cross_entropy(
     """Minus log softmax(z·w_j)_y, eq. 1."""
     chunk = chunk_size(len(z), len(weight), class_chunk)
     if chunk == len(weight):
-        return F.cross_entropy(z @ weight.T, y, reduction="none")
+        if are_few(z, weight):
+            return few_cross_entropy(z, weight, y)
+        return F.cross_entropy(F.linear(z, weight), y, reduction="none")
     return _streamed(z, weight, y, None, *NO_MARGIN, chunk)[0][:, 0]
 
 
@@ -58,74 +69,22 @@ def cosine_cross_entropy(
     *,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4."""
+    """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4.
+
+    A z that is not finite is refused, where values can be looked at.
+    """
     classes = weight.shape[-2]
     chunk = chunk_size(len(z) * centres_of(weight), classes, class_chunk)
+    if chunk == classes and are_few(z, weight):
+        loss = few_cosine_cross_entropy(z, weight, y, log_beta, margin)
+        if loss is not None:
+            return loss
+    check_finite(z)
     if chunk < classes:
         return _streamed(z, weight, y, log_beta, *margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
-        return _composed(z, weight, y, log_beta, margin)
+        return composed(z, weight, y, log_beta, margin)
     return _Whole.apply(z, weight, y, log_beta, *margin)
-
-
-def cosine_logits(
-    z: Float[Tensor, "batch dim"], weight: Float[Tensor, "*centres classes dim"], log_beta: Float[Tensor, ""]
-) -> Float[Tensor, "batch classes"]:
-    """β cos θ_j, of ordinary differentiable operations."""
-    w, beta = weight.flatten(0, -2), log_beta.exp().to(z.dtype)
-    z = z / (1e-15 * z.detach().abs().amax(1, keepdim=True)).clamp_min(1)  # else the gradient overflows
-    logits = (z * (inverse_norm(z) * beta)) @ w.T * _inverse_weight_norm(w)
-    return logits if weight.ndim == 2 else logits.unflatten(1, weight.shape[:2]).amax(1)
-
-
-def centres_of(weight: Tensor) -> int:
-    return 1 if weight.ndim == 2 else weight.shape[0]
-
-
-def inverse_norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
-    """1/‖z‖ over the whole range of z's type; 0 for a zero vector: no direction, no gradient."""
-    # In float64 no square of a float32 overflows or vanishes; Apple's GPUs have no float64.
-    wide = None if z.device.type == "mps" else torch.float64
-    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)
-    return norm.masked_fill(norm < 4 * torch.finfo(z.dtype).tiny, torch.inf).reciprocal().to(z.dtype)
-
-
-def _inverse_weight_norm(weight: Float[Tensor, "classes dim"]) -> Float[Tensor, " classes"]:
-    norm = torch.linalg.vector_norm(weight, dim=1)
-    return norm.masked_fill(norm == 0, torch.inf).reciprocal()
-
-
-def _composed(
-    z: Float[Tensor, "batch dim"],
-    weight: Float[Tensor, "*centres classes dim"],
-    y: Integer[Tensor, " batch"],
-    log_beta: Float[Tensor, ""] | None,
-    margin: Margin,
-) -> Float[Tensor, " batch"]:
-    """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
-    if log_beta is None:
-        return F.cross_entropy(z @ weight.T, y, reduction="none")
-    logits = cosine_logits(z, weight, log_beta)
-    if margin:
-        beta, target = log_beta.exp().to(z.dtype), y[:, None]
-        moved = beta * with_margin(logits.gather(1, target) / beta, margin)[0]
-        logits = logits.scatter(1, target, moved)
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-def _differentiable_backward(
-    g: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    y: Tensor,
-    log_beta: Tensor | None,
-    margin: Margin,
-) -> list[Tensor | None]:
-    """Gradients to z, weight and log_beta that can be differentiated again; the logits are materialised."""
-    wanted = [x for x in (z, weight, log_beta) if x is not None and x.requires_grad]
-    loss = _composed(z, weight, y, log_beta, margin)
-    found = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
-    return [next(found) if x is not None and x.requires_grad else None for x in (z, weight, log_beta)]
 
 
 class _Whole(torch.autograd.Function):
@@ -145,7 +104,7 @@ class _Whole(torch.autograd.Function):
         ctx.literal = literal
         beta = log_beta.exp().to(z.dtype)
         w = weight.flatten(0, -2)
-        inverse, s = inverse_norm(z), _inverse_weight_norm(w)
+        inverse, s = inverse_norm(z), inverse_weight_norm(w)
         u, sigma, target, slope, offset = z * inverse, s * beta, y[:, None], None, None
         logits, nearest = _of_classes(torch.mm(u, w.T).mul_(sigma), centres_of(weight))
         if margin := Margin(angle, shift, literal):
@@ -162,7 +121,7 @@ class _Whole(torch.autograd.Function):
         z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
         if torch.is_grad_enabled():
             margin = Margin(angle, shift, ctx.literal)
-            dz, dw, dtau = _differentiable_backward(g, z, weight, y, log_beta, margin)
+            dz, dw, dtau = differentiable_backward(g, z, weight, y, log_beta, margin)
             return dz, dw, None, dtau, None, None, None
         u, inverse, s, sigma, slope, offset, nearest, log_p, loss = state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
@@ -266,7 +225,7 @@ def _chunk_logits(u: Tensor, w: Tensor, beta: Tensor | None) -> tuple[Tensor, Te
     logits = torch.mm(u, w.T)
     if beta is None:
         return logits, None, None
-    s = _inverse_weight_norm(w)
+    s = inverse_weight_norm(w)
     sigma = s * beta
     return logits.mul_(sigma), s, sigma
 
@@ -335,7 +294,7 @@ def _autograd(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
     if torch.is_grad_enabled():
         margin = Margin(angle, shift, ctx.literal)
-        dz, dw, dtau = _differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
+        dz, dw, dtau = differentiable_backward(g[:, 0], z, weight, y, log_beta, margin)
     else:
         with no_autocast(g):
             dz, dw, dtau = streamed_backward(g, z, weight, y, log_beta, *state, ctx.chunk)
