@@ -9,7 +9,7 @@ ArcFace's margin where the norm is small (ẑ = −1), CosFace's at the mean nor
 
 import math
 from types import MappingProxyType
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -105,7 +105,7 @@ class AdaFaceHead(MarginHead):
         norms = self._norms(z.detach())
         if self.training:
             self._follow(norms)
-        state = self.norm_mean, self.norm_std, self.margin
+        state: list[Any] = [self.norm_mean, self.norm_std, self.margin]
         mean, std, m = [x.item() for x in state] if values_readable(norms) else state
         angle = norms.sub_(mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
         return Margin(angle, shift=m - angle)
