@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spaceform.heads import HEADS
-from spaceform.heads._kernels import few_weights
+from spaceform.heads._kernels import few_weights, softmax
 
 # AdaFace's margin follows z without a gradient: finite differences are another matter (test_adaface.py).
 NAMES = ["standard", "cosine", "arcface", "cosface", "subcentre_arcface", "adaface"]
@@ -41,6 +41,15 @@ def test_both_ways_are_equal(name, classes, many):
     head, z, y = case(name, classes)
     few = objective_and_gradients(head, z, y)
     many()
+    assert_equal(few, objective_and_gradients(head, z, y), 1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_gradients_made_for_some_classes_at_a_time(name, many, monkeypatch):
+    head, z, y = case(name, 23)
+    few = objective_and_gradients(head, z, y)
+    many()
+    monkeypatch.setattr(softmax, "_PART", 5 * len(z))
     assert_equal(few, objective_and_gradients(head, z, y), 1e-10)
 
 

@@ -34,6 +34,8 @@ from spaceform.special._precision import no_autocast
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
 _CHUNK = 2**20
+# Gradients of logits are made 1 MiB at a time: what a core's own cache holds.
+_PART = 2**18
 _BLOCK = 2**17
 
 
@@ -126,13 +128,37 @@ class _Whole(torch.autograd.Function):
         u, inverse, s, sigma, slope, offset, nearest, log_p, loss = state
         g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
         with no_autocast(g):
-            G = _exp(log_p).scatter_(1, y[:, None], d if slope is None else d * slope)
-            G = _ofcentres_of(G, nearest)
-            du = _chunk_backward(G, weight.flatten(0, -2), g * u, s, sigma, dw.flatten(0, -2)).mul_(g)
+            at_target = d if slope is None else d * slope
+            if nearest is None:
+                du = _whole_backward(log_p, at_target, weight, y, g * u, s, sigma, dw).mul_(g)
+            else:
+                G = _ofcentres_of(_exp(log_p).scatter_(1, y[:, None], at_target), nearest)
+                du = _chunk_backward(G, weight.flatten(0, -2), g * u, s, sigma, dw.flatten(0, -2)).mul_(g)
             dz, dtau = _direction_backward(du, u, inverse)
             if offset is not None:
                 dtau += (g * d * offset).sum()
         return dz, dw, None, dtau, None, None, None
+
+
+def _whole_backward(
+    log_p: Tensor,
+    at_target: Tensor,
+    weight: Tensor,
+    y: Tensor,
+    gu: Tensor,
+    s: Tensor,
+    sigma: Tensor,
+    dw: Tensor,
+) -> Tensor:
+    """Writes Aᵀ(g u), less its part along w, into `dw`; gives A W. G is made for some classes at a time."""
+    du, size = torch.zeros_like(gu), max(1, _PART // max(1, len(gu)))
+    for start in range(0, len(weight), size):
+        part = slice(start, start + size)
+        G = _exp(log_p[:, part])
+        column, inside = _locate(y, start, G.shape[1])
+        G.scatter_(1, column, torch.where(inside, at_target, G.gather(1, column)))
+        du += _chunk_backward(G, weight[part], gu, s[part], sigma[part], dw[part])
+    return du
 
 
 # Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
