@@ -135,3 +135,11 @@ def test_a_graph_can_be_used_twice():
     loss = head(z, y).sum()
     once, twice = (torch.autograd.grad(loss, z, retain_graph=True)[0] for _ in range(2))
     torch.testing.assert_close(once, twice)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_autocast_does_not_round_the_gradient(name):
+    head, z, y = case(name, 7, torch.float32)
+    expected = objective_and_gradients(head, z, y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_equal(objective_and_gradients(head, z, y), expected, 1e-4)

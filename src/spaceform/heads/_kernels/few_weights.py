@@ -29,7 +29,13 @@ _SHORTEST, _LONGEST = 1e-15, 1e15
 
 def are_few(z: Tensor, weight: Tensor) -> bool:
     """Whether the functions here are the faster ones, and can be used."""
-    return weight.numel() <= _FEW and values_readable(z)
+    return weight.numel() <= _FEW and values_readable(z) and not _within_autocast()
+
+
+def _within_autocast() -> bool:
+    """Whether a `torch.autocast` is entered, off or on: it would round products of the backward pass."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting() > 0
 
 
 def few_cross_entropy(
