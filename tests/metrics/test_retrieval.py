@@ -182,6 +182,7 @@ for n in (30_000, 32_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the peak from /proc, which is Linux's")
 def test_memory_stays_small():
     """The matrix of similarities would need 3.6 GB and more; the first size still uses its symmetry."""

@@ -19,6 +19,8 @@ from spaceform.run.predict import predict
 from spaceform.run.recipe import RecipeError
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["cosine", "vmf"])
 def run(request, tmp_path_factory: pytest.TempPathFactory) -> Run:

@@ -17,6 +17,8 @@ from spaceform.run.match import match
 from spaceform.run.recipe import RecipeError
 from spaceform.run.train import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["cosine", "hyperbolic"])
 def run(request, tmp_path_factory: pytest.TempPathFactory) -> Run:
