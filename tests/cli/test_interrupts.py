@@ -78,6 +78,15 @@ def test_inside_an_import_it_leaves_at_once(tmp_path, number):
     assert told(WAIT.format(code), number) == (CODES[number], STOPPED)
 
 
+@pytest.mark.parametrize("number", CODES)
+def test_inside_the_import_of_multiprocessing_too(tmp_path, number):
+    """It is there then, but has no function yet that would name its children."""
+    (tmp_path / "multiprocessing.py").write_text("import time\ntime.sleep(60)\n")
+    first = f"sys.modules.pop('multiprocessing', 0); sys.path.insert(0, {str(tmp_path)!r})"
+    code = f"{first}; import multiprocessing"
+    assert told(WAIT.format(code), number) == (CODES[number], STOPPED)
+
+
 def test_a_second_signal_does_not_wait_for_the_clean_up():
     slow = "exec('try: time.sleep(60)\\nfinally: time.sleep(60)')"
     began = time.monotonic()

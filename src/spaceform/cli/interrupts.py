@@ -85,14 +85,15 @@ def _unraisable(args: Any) -> None:
 def _leave(*_: object) -> NoReturn:
     with suppress(Exception):
         _stop_children()
+    with suppress(Exception):
         _say()
     os._exit(_code())
 
 
 def _stop_children() -> None:
-    if "multiprocessing" in sys.modules:
-        for child in sys.modules["multiprocessing"].active_children():
-            child.kill()
+    # while it is being imported, multiprocessing has no function yet, and no children either
+    for child in getattr(sys.modules.get("multiprocessing"), "active_children", tuple)():
+        child.kill()
 
 
 def _say() -> None:
