@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaceform.data.dataset import DataError
+from spaceform.data.stored_rows import LARGEST
 from spaceform.messages import counted
 
-_LARGEST = 1e18
-"""The largest feature: float32 holds its square, which every net needs."""
 _OTHERS = {";": "';'", "\t": "a tab"}
 
 
@@ -31,9 +30,9 @@ def require_size(column: NDArray[Any], name: str, path: Path) -> None:
     """Refuse a column with a number that is too large to be a feature."""
     if column.dtype.kind != "b" and len(column):
         most = max(abs(float(column.min())), abs(float(column.max())))
-        if np.isfinite(most) and most > _LARGEST:
+        if np.isfinite(most) and most > LARGEST:
             raise DataError(
-                f"{name} in {path} has a value of size {most:.3g}, and features go up to {_LARGEST:g}; "
+                f"{name} in {path} has a value of size {most:.3g}, and features go up to {LARGEST:g}; "
                 "divide the column by a constant, or take its logarithm."
             )
 
