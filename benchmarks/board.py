@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spaceform
+from board_data import listed
 from board_measures import add_unknown, measures
 from spaceform.run.environment import environment
 from spaceform.study.folder import StudyFolder, flat_metrics, read_plan
@@ -99,18 +100,20 @@ def collect(asked: argparse.Namespace) -> int:
     """One file from the studies that are there; always 0."""
     rows: list[dict[str, Any]] = []
     verdicts: dict[str, Any] = {}
-    described = []
+    described = {one["name"]: one for one in listed()}  # those that are not made yet are named too
     for one in sets(asked.data, asked.only, asked.without):
         name = one["name"]
+        described[name] = one
         for task, suffix in (("classification", ""), ("retrieval", RETRIEVAL)):
             found = summary(asked.data, asked.out / f"{name}{suffix}", one, task)
             if found is not None:
                 rows += found["rows"]
                 verdicts.setdefault(name, {})[task] = found["said"]
         if name in verdicts:
-            described.append({**one, "measures": measures(asked.data / f"{name}.npz")})
+            described[name] = {**one, "measures": measures(asked.data / f"{name}.npz")}
             print(f"{name}: {sum(row['set'] == name for row in rows)} rows", flush=True)
-    metadata = {"sets": described, "verdicts": verdicts, "made_with": {**environment(), "command": COMMAND}}
+    made_with = {**environment(), "command": COMMAND}
+    metadata = {"sets": list(described.values()), "verdicts": verdicts, "made_with": made_with}
     schema = _schema(rows)
     with pq.ParquetWriter(
         asked.to, schema, compression="zstd", compression_level=19, store_schema=False

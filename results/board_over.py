@@ -5,6 +5,7 @@ import pandas as pd
 from board_figures import (
     ACCURACY,
     BASE,
+    ENOUGH,
     GEOMETRIES,
     NATS,
     NLL,
@@ -153,7 +154,8 @@ def answers() -> Lines:
     task = found.classification
     lines = [["question", "answer"], ["---", "---"]]
     lines.append(["How many sets are in?", _count(found)])
-    for metric, what in ((ACCURACY, "accuracy"), (NLL, "NLL after calibration")):
+    wanted = ((ACCURACY, "accuracy"), (NLL, "NLL after calibration")) if found.enough else ()
+    for metric, what in wanted:
         tested = found.ranks(metric)
         order = np.argsort(tested.mean, kind="stable")
         best, last = (f"{code(task.heads[i])} ({tested.mean[i]:.1f})" for i in (order[0], order[-1]))
@@ -164,6 +166,8 @@ def answers() -> Lines:
     if found.enough:
         lines.append(["Is a head of another geometry better than plain softmax?", _better(found)])
         lines.append(["Can the winner be foretold?", _foretold(found)])
+    else:
+        lines.append(["What holds over all sets?", f"{ENOUGH} sets are needed to say it"])
     lines.append(["What does the quick answer give up?", _quick(found.given_up)])
     return lines
 
@@ -171,13 +175,13 @@ def answers() -> Lines:
 def _count(found: Board) -> str:
     kinds = pd.Series(found.kinds()).value_counts(sort=False)
     said = ", ".join(f"{count} of kind {kind}" for kind, count in kinds.items())
-    late = f" Not finished: {', '.join(found.unfinished)}." if found.unfinished else ""
+    late = f" Not in yet: {', '.join(found.unfinished)}." if found.unfinished else ""
     return f"{len(found.classification.names)} with all heads and seeds: {said}.{late}"
 
 
 def _friedman(tested: Ranks) -> str:
     gap = f"{tested.critical:.1f}"
-    return f"Friedman p = {tested.p:.2g}; ranks that differ by less than {gap} are not told apart"
+    return f"Friedman p = {tested.p:.2g}; mean ranks that differ by less than {gap} are not told apart"
 
 
 def _spread(found: Board) -> str:

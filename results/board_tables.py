@@ -1,6 +1,7 @@
 """The tables of docs/board.md and of docs/which-loss.md that come from the board; `tables.py` writes them."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import board_over
 import numpy as np
@@ -21,11 +22,17 @@ def sets() -> Lines:
     ]
     for name, one in found.sets.items():
         tags = f" ({', '.join(one['tags'])})" if one["tags"] else ""
-        sizes = f"{one['smallest_class']:,} to {one['largest_class']:,}"
-        counts = [f"{one['rows']:,}", f"{one['columns']:,}", str(one["classes"]), sizes]
-        about = [one["part"], f"{one['source']}; {one['licence']}", f"`{one['sha256'][:12]}`"]
+        counts, digest = _counted(one) if "sha256" in one else ([NOT] * 4, "not made yet")
+        about = [one["part"], f"{one['source']}; {one['licence']}", digest]
         lines.append([f"{name}{tags}", one["kind"], *counts, *about])
     return lines
+
+
+def _counted(one: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Rows, columns, classes and their sizes, and the beginning of the digest."""
+    sizes = f"{one['smallest_class']:,} to {one['largest_class']:,}"
+    counts = [f"{one['rows']:,}", f"{one['columns']:,}", str(one["classes"]), sizes]
+    return counts, code(one["sha256"][:12])
 
 
 # Set by set -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ pytestmark = [
 ]
 HEADS = ("standard", "cosine", "lorentz")
 ACCURACY = {"a": (0.90, 0.95, 0.80), "b": (0.70, 0.60, 0.65), "c": (0.50, 0.60, 0.55), "d": (0.9, 0.8, 0.7)}
+NOT_MADE = {"name": "e", "kind": "audio", "tags": [], "source": "there", "licence": "none", "part": "all"}
 MEASURES = ("classes", "columns", "rows", "rows_a_class", "imbalance", "delta")
 
 
@@ -70,7 +71,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("board") / "board.parquet"
     table = pa.Table.from_pylist([row for name in "abcd" for row in rows(name, 1 if name == "d" else 2)])
     metadata = {
-        "sets": [described(name, i) for i, name in enumerate("abcd")],
+        "sets": [*(described(name, i) for i, name in enumerate("abcd")), NOT_MADE],
         "verdicts": {name: said(name) for name in "abcd"},
         "made_with": {"commit": "abc"},
     }
@@ -98,7 +99,7 @@ def test_a_set_counts_when_every_head_has_all_seeds(module, small: Path) -> None
     found = module("board_figures").read(small)
     assert found.classification.names == ("a", "b", "c")
     assert found.classification.heads == HEADS
-    assert found.unfinished == ("d",)
+    assert found.unfinished == ("d", "e")
     assert found.classification.means("accuracy").loc["a", "cosine"] == pytest.approx(0.955)
     assert found.classification.means("not measured").isna().all(axis=None)
 
@@ -135,8 +136,9 @@ def test_tables_say_which_head_is_chosen_and_what_stands_beside(module) -> None:
     ]
     assert tables["board nll"]()[3][-1] == "0.400 (LogisticRegression)"
     assert tables["board verdicts"]()[2][1:3] == ["`cosine`", "`cosine`; 1 open, 1 worse"]
-    assert len(tables["board sets"]()) == 6  # the set that is not finished is described too
-    assert "Not finished: d." in tables["board answers"]()[2][1]
+    assert tables["board sets"]()[-2][:6] == ["d (hierarchy)", "table", "100", "4", "3", "20 to 40"]
+    assert tables["board sets"]()[-1] == ["e", "audio", *["—"] * 4, "all", "there; none", "not made yet"]
+    assert "Not in yet: d, e." in tables["board answers"]()[2][1]
     for name, table in tables.items():
         lengths = {len(line) for line in table()}
         assert len(lengths) == 1, name
