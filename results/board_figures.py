@@ -1,6 +1,6 @@
 """The board as values: what `board.parquet` holds, and what it says over all sets.
 
-A set counts where every head has all of its seeds; the others are `unfinished`.
+A set counts once every head has three seeds, with which a comparison begins; the others are `unfinished`.
 """
 
 import json
@@ -23,6 +23,8 @@ BASE = "standard"
 ACCURACY, NLL = "accuracy", "calibrated.chosen.nll"
 POINTS, NATS = 0.3, 0.01
 """What the quick answer may give up."""
+LEAST_SEEDS = 3
+"""Of every head, for a set to count; there are five in the end."""
 ENOUGH = 3
 """Sets, for what is said of all of them together."""
 GEOMETRIES = ("euclidean", "hyperbolic", "spherical")
@@ -35,10 +37,10 @@ class Task:
     """The studies of one task."""
 
     names: tuple[str, ...]
-    """Sets whose study is whole, in the order of the file."""
+    """Sets that count, in the order of the file."""
     heads: tuple[str, ...]
     rows: pd.DataFrame
-    """Of the whole studies: heads and references, a row for each seed."""
+    """Of these sets: heads and references, a row for each seed."""
     verdicts: Mapping[str, Any]
 
     def means(self, metric: str) -> pd.DataFrame:
@@ -48,6 +50,13 @@ class Task:
             return pd.DataFrame(np.nan, index=list(self.names), columns=list(self.heads))
         found = own.pivot_table(index="set", columns="label", values=metric, dropna=False)
         return found.reindex(index=list(self.names), columns=list(self.heads))
+
+    def seeds(self, name: str) -> str:
+        """How many every head has."""
+        own = self.rows[(self.rows["kind"] == "head") & (self.rows["set"] == name)]
+        counts = own.groupby("label").size()
+        least, most = counts.min(), counts.max()
+        return str(most) if least == most else f"{least} to {most}"
 
     def references(self, metric: str) -> pd.DataFrame:
         """Sets by references."""
@@ -195,7 +204,7 @@ def _task(rows: pd.DataFrame, verdicts: Mapping[str, Any], sets: Mapping[str, An
     rows = rows[rows["task"] == task]
     seeds = rows[rows["kind"] == "head"].groupby(["set", "label"]).size().unstack(fill_value=0)
     heads = tuple(head for head in HEADS if head in seeds.columns)
-    whole = set(seeds.index[(seeds == seeds.to_numpy().max(initial=0)).all(axis=1)]) if len(seeds) else set()
+    whole = set(seeds.index[(seeds >= LEAST_SEEDS).all(axis=1)])
     names = tuple(name for name in sets if name in whole)
     said = {name: verdicts[name][task] for name in names}
     return Task(names, heads, rows[rows["set"].isin(names)], said)

@@ -176,7 +176,7 @@ def _count(found: Board) -> str:
     kinds = pd.Series(found.kinds()).value_counts(sort=False)
     said = ", ".join(f"{count} of kind {kind}" for kind, count in kinds.items())
     late = f" Not in yet: {', '.join(found.unfinished)}." if found.unfinished else ""
-    return f"{len(found.classification.names)} with all heads and seeds: {said}.{late}"
+    return f"{len(found.classification.names)} with all heads and three to five seeds: {said}.{late}"
 
 
 def _friedman(tested: Ranks) -> str:

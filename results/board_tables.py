@@ -63,12 +63,13 @@ def _reference(row: "pd.Series[float]", metric: str, digits: int) -> str:
 def verdicts() -> Lines:
     """What the verdict on all heads says of each set."""
     task = board().classification
-    lines = [["set", "over all goals", "accuracy", "NLL after calibration", "commit"], ["---"] * 5]
+    titles = ["set", "over all goals", "accuracy", "NLL after calibration", "seeds", "commit"]
+    lines = [titles, ["---"] * len(titles)]
     for name in task.names:
         said = task.verdicts[name]
         chosen = said["exhaustive"].get("choice", NOT)
         goals = [choice(said["exhaustive"]["standings"][metric]) for metric in (ACCURACY, NLL)]
-        lines.append([name, code(chosen), *goals, str(said["commit"])])
+        lines.append([name, code(chosen), *goals, task.seeds(name), str(said["commit"])])
     return lines
 
 
