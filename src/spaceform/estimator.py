@@ -60,8 +60,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     `class_weight` (None, "balanced", or a weight for each label) and `sample_weight` multiply, and enter all
     of it: standardisation, training, stopping and temperature. Rows are first put in an order of their own,
-    and whole weights taken apart into rows: a weight of two is a row given twice, to the last bit, and the
-    order in which rows are given does not matter.
+    equal ones as one row with their weights added: a weight of two is a row given twice, to the last bit, and
+    the order in which rows are given does not matter. Where there are few kinds of rows, and these come
+    often, they are told apart again: a row may be held out while others of its kind train.
 
     The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones: the same
     row has the same probabilities in every batch. Sparse rows are made dense in float32. Training is in

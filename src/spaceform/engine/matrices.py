@@ -14,8 +14,9 @@ _Array = NDArray[Any]
 _BLOCK = 1024
 """Rows that are made dense at a time."""
 
-_MOST_COPIES = 50_000
-"""Rows that equal ones are made of, about."""
+_FEW_KINDS, _REPEATED, _MOST_COPIES = 1_000, 3, 50_000
+"""Distinct rows up to which they are few; how often they come on average; rows that are made of them, about.
+"""
 
 
 def blocks(X: Any) -> Iterator[_Array]:
@@ -60,15 +61,16 @@ def merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _
 
 
 def told_apart(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
-    """Rows whose weights are whole numbers as so many rows each: some may train and others be held out.
+    """Of few kinds of rows, each as many rows as its weight says: some can train and others be held out.
 
-    Of a table with few columns that are categories, hardly a row is the only one of its kind; whole kinds
-    held out would say nothing about the kinds that come. What all weights have in common is no repetition.
+    In a table with a few columns of categories most rows have equals. To hold out whole kinds would say
+    nothing about the kinds that come. Equal weights of all rows, or such as are no whole numbers, tell of no
+    repetition; and many kinds are enough to hold some of them out.
     """
-    if not (weight == np.floor(weight)).all() or weight.max() > np.iinfo(np.int32).max:
+    repeated = weight.sum() >= _REPEATED * len(weight) and weight.min() < weight.max()
+    if len(weight) > _FEW_KINDS or not repeated or not (weight == np.floor(weight)).all():
         return X, labels, weight
-    counts = weight.astype(np.int64)
-    counts //= np.gcd.reduce(counts)
-    copies = np.maximum(1, np.floor(counts * min(1.0, _MOST_COPIES / counts.sum()))).astype(np.int64)
+    copies = np.floor(weight * min(1.0, _MOST_COPIES / weight.sum()))
+    copies = np.maximum(1, copies).astype(np.int64)
     index = np.repeat(np.arange(len(copies)), copies)
     return X[index], labels[index], (weight / copies)[index].astype(weight.dtype)
