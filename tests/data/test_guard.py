@@ -42,13 +42,13 @@ def test_a_link_to_a_photo_is_that_photo(tmp_path, write_photo):
 
 def test_what_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
-    np.savez_compressed(path, X=np.zeros((2000, 500), np.float32), y=np.arange(2000) % 2)
+    np.savez_compressed(path, X=np.eye(2000, 500, dtype=np.float32), y=np.arange(2000) % 2)
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(guard, "memory", lambda: 7_000_000)
     with pytest.raises(DataError, match=r"bomb\.npz unpacks to 0\.0 GiB, and at most 0\.0 GiB \(50% of"):
         load(path)
     table = tmp_path / "bomb.parquet"
-    pd.DataFrame({"y": np.arange(500_000) % 2, "a": 0.0}).to_parquet(table)
+    pd.DataFrame({"y": np.arange(500_000) % 2, "a": np.arange(500_000) // 250_000}).to_parquet(table)
     assert table.stat().st_size < 100_000
     with pytest.raises(DataError, match=r"bomb\.parquet unpacks to"):
         load(table)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
 ]
+Label = Annotated[
+    str | None, typer.Option(help="The column of a table that holds the labels; default: y, label or class.")
+]
 Heads = Annotated[
     str, typer.Option(help="Comma-separated names, 'default', 'paper' for the paper's five, or 'all'.")
 ]
@@ -78,6 +81,7 @@ def compare(
     budget: Annotated[Length | None, typer.Option(help="How long to train; default: quick.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
     task: Purpose = None,
+    label: Label = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     temperature: Annotated[
@@ -118,6 +122,7 @@ def compare(
         out=out,
         budget=budget,
         task=task,
+        label=label,
         net=net,
         weights=weights,
         finetune=finetune,
@@ -203,6 +208,7 @@ def search(
     budget: Annotated[Length, typer.Option(help="How long to train.")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Its folder; default: spaceform-DATA-search.")] = None,
     task: Purpose = None,
+    label: Label = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     net: NetName = None,
@@ -227,6 +233,7 @@ def search(
         out=out,
         budget=budget,
         task=task,
+        label=label,
         net=net,
         weights=weights,
         finetune=finetune,

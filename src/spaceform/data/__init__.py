@@ -8,6 +8,7 @@ from spaceform.data.loader import Batch, evaluation_batches, preprocessing, trai
 from spaceform.data.photos import PHOTOS, Photos
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.splits import imbalance, label_noise, split, targets
+from spaceform.data.table_columns import Column
 from spaceform.data.thumbnails import shrunk, thumbnails
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "PHOTOS",
     "PIXELS",
     "Batch",
+    "Column",
     "DataError",
     "Dataset",
     "EpisodicSampler",

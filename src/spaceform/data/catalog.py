@@ -18,12 +18,13 @@ from typing import Literal, final
 from spaceform.data.dataset import DataError, Dataset, Task
 from spaceform.data.download import DownloadListener, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
-from spaceform.data.features import TABLES, load_features
+from spaceform.data.features import load_features
 from spaceform.data.folder import load_folder
 from spaceform.data.photos import decode
 from spaceform.data.shards import ABOUT
 from spaceform.data.splits import split
 from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
+from spaceform.data.tables import TABLES
 from spaceform.messages import counted, spelled
 
 DATA_VARIABLE = "SPACEFORM_DATA"
@@ -54,18 +55,20 @@ class Check:
     detail: str
 
 
-def load(what: str | Path, *, task: Task | None = None, download: bool = True) -> Dataset:
+def load(
+    what: str | Path, *, task: Task | None = None, label: str | None = None, download: bool = True
+) -> Dataset:
     """A data set by name, or own data by path.
 
     A path is a folder of images, an ``.npz``, ``.parquet`` or ``.csv`` of features, or a folder of features:
     Arrow shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter of the
-    memory (`guard.memory`) stay on the disk.
+    memory (`guard.memory`) stay on the disk. ``label`` names the column of a table that holds the labels.
     """
     name = str(what)
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
     else:
-        dataset = _load_path(Path(what).expanduser())
+        dataset = _load_path(Path(what).expanduser(), label)
     return dataset if task is None else dataset.with_task(task)
 
 
@@ -107,7 +110,7 @@ def list_datasets() -> list[Status]:
     return [_status(entry) for entry in CATALOG.values()]
 
 
-def check(what: str | Path, *, photos: bool = True) -> list[Check]:
+def check(what: str | Path, *, label: str | None = None, photos: bool = True) -> list[Check]:
     """Verify what is here: checksums, counts, whether it can be split; without ``photos``, decode none."""
     entry = CATALOG.get(str(what))
     checks: list[Check] = []
@@ -117,7 +120,7 @@ def check(what: str | Path, *, photos: bool = True) -> list[Check]:
             return [Check(entry.name, False, f"not here; {_what_to_put_where(entry)}")]
         checks += list(_check_files(entry, place))
     try:
-        dataset = load(what, download=False)
+        dataset = load(what, label=label, download=False)
     except DataError as error:
         return [*checks, Check(str(what), False, str(error))]
     items, classes = len(dataset), len(dataset.labels.unique())
@@ -177,11 +180,13 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
     return entry.read(place)
 
 
-def _load_path(path: Path) -> Dataset:
+def _load_path(path: Path, label: str | None = None) -> Dataset:
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
+    if label is not None and path.suffix.lower() not in TABLES:
+        raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
     if path.suffix.lower() in {".npz", *TABLES}:
-        return load_features(path)
+        return load_features(path, label)
     if (path / ABOUT).is_file():
         return load_stored_shards(path)
     if has_arrays(path):

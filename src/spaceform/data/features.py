@@ -1,6 +1,5 @@
 """Features in a file: `.npz`, `.parquet` or `.csv` with `y`, optionally `split` and `groups`."""
 
-import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,39 +13,53 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
-from spaceform.data.guard import require_file, require_room, require_room_for_arrays
-from spaceform.data.table_checks import require_commas, require_size, require_values
+from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.data.table_checks import require_size, require_values
+from spaceform.data.table_columns import Column, columns_of, require_columns
+from spaceform.data.tables import (
+    RESERVED,
+    TABLES,
+    VIEW,
+    features_of,
+    labels_of,
+    lists_of,
+    not_for_testing,
+    read_table,
+    require_plain_numbers,
+    with_labels,
+)
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, Table
+    from pyarrow import Table
 
-TABLES = frozenset({".parquet", ".csv"})
-_RESERVED = ("X", "y", "split", "groups", "classes")
-_VIEW = "view"
-"""Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
-_ARRAYS = (*_RESERVED, _VIEW)
-_INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
-"""An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
+_ARRAYS = (*RESERVED, VIEW)
 
 
-def load_features(path: Path) -> Dataset:
+def load_features(path: Path, asked: str | None = None) -> Dataset:
     """Features of one item a row.
 
     ``y`` are integers or strings, numbered in sorted order. ``split`` says "train", "val" or "test".
     ``groups`` keeps items together. An ``.npz`` has the features in ``X``; ``classes`` names the classes in
     order there, ``y`` being 0, 1, … then. In a table (``.parquet``, ``.csv``) ``X`` is a column of equally
-    long lists, or else every other column of numbers or booleans is a feature. The index of a pandas data
-    frame is none: on sorted data it would tell the class.
+    long lists, or else every other column of numbers or booleans is a feature, and every value of a column of
+    text with few of them (`table_columns`). The index of a pandas data frame is none: on sorted data it would
+    tell the class. ``asked`` names the column of a table that holds ``y``.
     """
-    names: list[str] = []
-    left_out: list[str] = []
+    said: list[str] = []
+    features: tuple[Column, ...] = ()
     if path.suffix.lower() in TABLES:
         table = read_table(path)
-        columns = _labels(table, path)
+        table, label = with_labels(table, asked, path)
+        said += [f"labels are the column {label!r}"] if label != "y" else []
+        columns = labels_of(table, path)
         if "X" not in table.column_names:
-            names, left_out = _features(table)
-        x = _table_inputs(table, names, path)
+            require_plain_numbers(table, path)
+            names, left_out = features_of(table)
+            features = columns_of(table, names, not_for_testing(columns.get("split"), len(table)))
+            if left_out:
+                said.append(f"columns left out, as text or index: {', '.join(map(repr, left_out))}")
+        x = _table_inputs(table, features, path)
     else:
         columns = _read_npz(path)
         x = _inputs(_array(columns, "X", path), path)
@@ -65,27 +78,24 @@ def load_features(path: Path) -> Dataset:
         inputs=torch.from_numpy(x),
         official=official_split(columns.get("split"), len(x), path),
         groups=same_groups(columns.get("groups"), len(x), path),
-        views=_views(columns.get(_VIEW), len(x), path),
-        columns=tuple(names),
+        views=_views(columns.get(VIEW), len(x), path),
+        columns=features,
+        label=asked,
         source=(path,),
-        note=f"columns left out, as text or index: {', '.join(map(repr, left_out))}" if left_out else "",
+        note="; ".join(said),
     )
 
 
-def read_inputs(path: Path, names: Sequence[str] = ()) -> NDArray[np.float32]:
+def read_inputs(path: Path, columns: Sequence[Column] = ()) -> NDArray[np.float32]:
     """X of a table, whether or not there are labels.
 
-    With ``names``, and a column for each feature, it has the columns of these names, in this order.
+    With ``columns``, and no column ``X`` of lists, it has these features, in this order.
     """
     table = read_table(path)
-    features, _ = _features(table)
-    missing = [name for name in names if name not in features]
-    if missing and "X" not in table.column_names:
-        raise DataError(
-            f"{path} has no column {missing[0]!r} of numbers, one of the {len(names):,} features that are "
-            "needed; add it, or rename the column that holds it."
-        )
-    return _table_inputs(table, names or features, path)
+    if "X" not in table.column_names:
+        require_columns(columns, table, path)
+        columns = columns or columns_of(table, features_of(table)[0], np.ones(len(table), bool))
+    return _table_inputs(table, columns, path)
 
 
 def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
@@ -147,167 +157,23 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         ) from error
 
 
-def read_table(path: Path) -> "Table":
-    """A CSV or Parquet file; a sentence where it cannot be read."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet as pq
-
-    csv = path.suffix.lower() == ".csv"
-    require_file(path)
-    try:
-        if csv:
-            require_commas(path)
-            empty = pa.csv.ConvertOptions(strings_can_be_null=True)
-            table = pa.csv.read_csv(path, convert_options=empty)
-        else:
-            require_room(_unpacked(pq.read_metadata(path)), path)
-            table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        kind = "CSV" if csv else "parquet"
-        raise DataError(
-            f"{path} is cut short or no {kind} file ({_first_sentence(error)}); copy or write it again."
-        ) from error
-    names = table.column_names
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{path} has {names.count(twice[0])} columns {twice[0]!r}; rename or remove one.")
-    if csv and any(pa.types.is_binary(field.type) for field in table.schema):
-        raise DataError(f"{path} is not written in UTF-8; save it so.")
-    return table
-
-
-def _unpacked(about: Any) -> int:
-    """Bytes of a Parquet file in memory, eight a number at the most; its metadata say how many there are."""
-    groups = (about.row_group(i) for i in range(about.num_row_groups))
-    return sum(8 * group.column(j).num_values for group in groups for j in range(group.num_columns))
-
-
-def _labels(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
-    if "y" not in table.column_names:
-        there = ", ".join(map(repr, table.column_names)) or "none"
-        if any(_is_number(name) for name in table.column_names):
-            raise DataError(
-                f"{path} has numbers where the names of its columns should be ({there}); put a line of names "
-                "first, with 'y' for the labels."
-            )
-        raise DataError(
-            f"{path} has no column 'y' of labels (its columns: {there}); rename the column that holds them "
-            "to 'y'."
-        )
-    columns = {}
-    for name in ("y", "split", "groups", *([_VIEW] if "X" in table.column_names else [])):
-        if name in table.column_names:
-            if empty := table[name].null_count:
-                raise DataError(
-                    f"column {name!r} of {path} has {counted(empty, 'empty cell')}; fill them, or remove "
-                    "their rows."
-                )
-            columns[name] = _plain(table[name])
-    return columns
-
-
-def _features(table: "Table") -> tuple[list[str], list[str]]:
-    """The columns that are features, and those that are neither features nor reserved."""
-    import pyarrow as pa
-
-    numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
-    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
-    others = [field for field in table.schema if field.name not in _RESERVED]
-    features = [
-        field.name
-        for field in others
-        if any(are(field.type) for are in numbers)
-        and field.name not in index
-        and not _INDEX.fullmatch(field.name)
-    ]
-    return features, [field.name for field in others if field.name not in features]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _without_features(table: "Table", path: Path) -> str:
-    """Why there are none: often one row of text, such as names or units, makes a column of numbers text."""
-    import pyarrow as pa
-
-    for name in table.column_names:
-        if name in _RESERVED or not pa.types.is_string(table[name].type):
-            continue
-        cells = [str(cell) for cell in table[name].to_pylist()]
-        odd = [i for i, cell in enumerate(cells) if not _is_number(cell)]
-        if 0 < len(odd) <= len(cells) // 10:
-            return (
-                f"column {name!r} of {path} has numbers, but {cells[odd[0]]!r} in row {odd[0] + 1:,}; remove "
-                "such rows, or leave the cells empty."
-            )
-    return (
-        f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each one."
-    )
-
-
-def _table_inputs(table: "Table", features: Sequence[str], path: Path) -> NDArray[np.float32]:
+def _table_inputs(table: "Table", features: Sequence[Column], path: Path) -> NDArray[np.float32]:
     if not len(table):
         raise DataError(f"{path} has no rows; add an item to each line.")
     if "X" in table.column_names:
-        return _inputs(_lists(table["X"], path), path)
+        return _inputs(lists_of(table["X"], path), path)
     if not features:
-        raise DataError(_without_features(table, path))
+        raise DataError(
+            f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each "
+            "one."
+        )
     x = np.empty((len(table), len(features)), np.float32)
-    for i, name in enumerate(features):
-        column = _numbers(table[name])
-        require_size(column, f"column {name!r}", path)
-        require_values(column, name, path)
+    for i, feature in enumerate(features):
+        column = feature.of(table)
+        require_size(column, f"column {feature.name!r}", path)
+        require_values(column, feature.name, path)
         x[:, i] = column
     return _inputs(x, path)
-
-
-def _numbers(column: "ChunkedArray") -> NDArray[Any]:
-    """A column of numbers or booleans; an empty cell is NaN."""
-    import pyarrow as pa
-
-    if pa.types.is_boolean(column.type):
-        return column.cast(pa.uint8()).to_numpy()
-    return (column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).to_numpy()
-
-
-def _lists(rows: "ChunkedArray", path: Path) -> NDArray[Any]:
-    """The rows of a column of equally long lists."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(is_list(rows.type) for is_list in lists):
-        raise DataError(
-            f"column 'X' of {path} has type {rows.type}; each row must hold a list of numbers; rename it if "
-            "it is one feature of many."
-        )
-    if rows.null_count:
-        first = pc.index(pc.is_null(rows), True).as_py()
-        raise DataError(
-            f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
-            f"{first}; remove or fill such rows."
-        )
-    if len(pc.unique(pc.list_value_length(rows))) > 1:
-        raise DataError(
-            f"column 'X' of {path} has rows of different lengths; each must hold the same features."
-        )
-    values = pc.list_flatten(rows).to_numpy()
-    return values.reshape(len(rows), len(values) // max(1, len(rows)))
-
-
-def _first_sentence(error: Exception) -> str:
-    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
-
-
-def _plain(column: Any) -> NDArray[Any]:
-    """A column of numbers or strings as an array, whether or not it was stored as categories."""
-    values = np.asarray(column.to_pylist())
-    return values.astype(str) if values.dtype == object else values
 
 
 def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArray[Any]:

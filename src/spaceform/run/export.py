@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -146,12 +147,13 @@ def export(
     """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
 
     Images go in as float32 of 0 to 1, channels first; the z-score is in the graph, and so is a pretrained net
-    whose features were trained on. The names of the classes go along, and for photos how they are resized and
-    cropped: as metadata `classes` and `preprocessing` (JSON) of the ONNX model, as the extra files
-    `classes.json` and `preprocessing.json` of the program; see `showing`. With a `coverage` the graph has an
-    output `set` as well, true for the classes in an item's set, and with a share `unknown` to refuse an
-    output `unknown`; both promise what they promise in `predict`. What was written is read back and compared
-    on a batch before it is done.
+    whose features were trained on. The names of the classes go along, for photos how they are resized and
+    cropped (`showing`), and for a table what each feature is: as metadata `classes`, `preprocessing` and
+    `columns` (JSON) of the ONNX model, as extra files `classes.json`, … of the program.
+
+    With a `coverage` the graph has an output `set` as well, true for the classes in an item's set, and with a
+    share `unknown` to refuse an output `unknown`; both promise what they promise in `predict`. What was
+    written is read back and compared on a batch before it is done.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     path = Path(path)
@@ -161,6 +163,8 @@ def export(
     told = {"classes": json.dumps(run.classes)}
     if (how := showing(run)) is not None:
         told["preprocessing"] = json.dumps(how)
+    if run.columns:
+        told["columns"] = json.dumps([asdict(column) for column in run.columns])
     example = torch.rand(3, *input_shape(run), generator=torch.Generator().manual_seed(0))
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():

@@ -51,8 +51,8 @@ class Run:
         """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
-        self.columns: tuple[str, ...] = tuple(state["columns"])
-        """Names of the features, in order, where the file that it was trained on has them."""
+        self.columns: tuple[data.Column, ...] = tuple(data.Column(**one) for one in state["columns"])
+        """The features, in order, where the file that it was trained on has a name for each."""
         self.made_by = state["made_by"]
         """A digest of the weights of `frozen`."""
         self.model = model.eval()

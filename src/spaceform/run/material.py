@@ -57,7 +57,7 @@ class Material:
 
 def load_data(recipe: Recipe) -> data.Dataset:
     """What the recipe names, as pixels or features where it says so: the part of `material` worth keeping."""
-    return _seen(recipe, data.load(recipe.data.name))
+    return _seen(recipe, data.load(recipe.data.name, label=recipe.data.label))
 
 
 def _seen(recipe: Recipe, dataset: data.Dataset) -> data.Dataset:

@@ -26,7 +26,7 @@ from spaceform.run.held_out import as_trained
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_ARRAYS = (".npz", ".npy", *data.features.TABLES)
+_ARRAYS = (".npz", ".npy", *data.tables.TABLES)
 
 
 @final
@@ -150,7 +150,7 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
 
 
 def read(
-    sources: Sequence[str | Path], columns: Sequence[str] = ()
+    sources: Sequence[str | Path], columns: Sequence[data.Column] = ()
 ) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
     """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
 
@@ -189,8 +189,8 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
     return np.stack(decoded)
 
 
-def _array(path: Path, columns: Sequence[str]) -> NDArray[np.generic]:
-    if path.suffix.lower() in data.features.TABLES:
+def _array(path: Path, columns: Sequence[data.Column]) -> NDArray[np.generic]:
+    if path.suffix.lower() in data.tables.TABLES:
         return data.features.read_inputs(path, columns)
     require_file(path)
     try:

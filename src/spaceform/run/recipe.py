@@ -39,6 +39,8 @@ class Data(Value):
 
     name: str = Field(min_length=1)
     """A name in the catalogue (`mnist`, ...), a folder of images, an `.npz`, `.parquet` or `.csv`."""
+    label: str | None = None
+    """The column of a table that holds the labels; None is `y`, or the only one with a usual name."""
     task: Literal["classification", "retrieval"] | None = None
     """Fixed-set or open-set; None is the data set's own."""
     split_seed: Natural = 0
@@ -55,9 +57,9 @@ class Data(Value):
     """A local file of the weights of `features`; None takes those of a package or of the hub."""
 
     @property
-    def key(self) -> tuple[str, int | None, str | None, str | None]:
+    def key(self) -> tuple[str, str | None, int | None, str | None, str | None]:
         """Equal for recipes whose data, once loaded, are the same."""
-        return self.name, self.thumbnail, self.features, self.weights
+        return self.name, self.label, self.thumbnail, self.features, self.weights
 
     @model_validator(mode="after")
     def _one_way_to_see_photos(self) -> "Data":

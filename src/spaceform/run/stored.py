@@ -6,6 +6,7 @@ digests of the recipe and of the weights: a folder that was put together of two 
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NotRequired
 
@@ -45,6 +46,15 @@ class Result(TypedDict):
     digests: Digests
 
 
+class ColumnRecord(TypedDict):
+    """A `data.Column`."""
+
+    source: str
+    value: str | None
+    fill: float | None
+    is_empty: bool
+
+
 class WeightsState(TypedDict):
     """What `model.safetensors` says beside its tensors."""
 
@@ -53,7 +63,7 @@ class WeightsState(TypedDict):
     input_shape: list[int]
     preprocessing: dict[str, Any] | None
     own_net: bool
-    columns: list[str]
+    columns: list[ColumnRecord]
     made_by: str
     """A digest of the pretrained net that made features of photos; empty where none did."""
 
@@ -93,7 +103,7 @@ def write_run(
         "input_shape": list(parts.input_shape),
         "preprocessing": write_preprocessing(parts.how),
         "own_net": own_net,
-        "columns": list(parts.dataset.columns),
+        "columns": [ColumnRecord(**asdict(column)) for column in parts.dataset.columns],
         "made_by": parts.dataset.made_by,
     }
     digest = files.write_tensors(folder / WEIGHTS, weights, state)

@@ -228,9 +228,10 @@ class StudyFolder:
             and (path := self.path(job) / "result.json").exists()
             and (fingerprint := files.read_json(path, stored.Result)["data"])
         ]
-        contents = {name: data.load(name).content for name in {job.recipe.data.name for job, _ in kept}}
+        named = {(job.recipe.data.name, job.recipe.data.label) for job, _ in kept}
+        contents = {(name, label): data.load(name, label=label).content for name, label in named}
         for job, fingerprint in kept:
-            if fingerprint["content"] != contents[job.recipe.data.name]:
+            if fingerprint["content"] != contents[job.recipe.data.name, job.recipe.data.label]:
                 raise RecipeError(
                     f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
                     "on: bring it back, or choose another --out"

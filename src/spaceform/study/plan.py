@@ -112,6 +112,8 @@ def recipes(
         for head in heads
     }
     changes: dict[str, Any] = {}
+    if dataset.label is not None:
+        changes["data.label"] = dataset.label
     if task != dataset.task:
         changes["data.task"] = task
     if conditions.imbalance != 1.0:

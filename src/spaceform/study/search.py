@@ -183,7 +183,7 @@ def _open(recipe: Recipe, folder: Path, sampler: Sampler, storage: str | None) -
 
 def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:
     """Scores on other data are not comparable."""
-    content = data.load(recipe.data.name).content
+    content = data.load(recipe.data.name, label=recipe.data.label).content
     if study.user_attrs.get("data", content) != content:
         raise RecipeError(
             f"the data {recipe.data.name!r} is not what the search {study.study_name} began with: "

@@ -47,6 +47,7 @@ def compare(
     out: str | Path | None = None,
     budget: Length | None = None,
     task: Task | None = None,
+    label: str | None = None,
     net: str | None = None,
     weights: str | Path | None = None,
     finetune: bool = False,
@@ -72,7 +73,8 @@ def compare(
 
     Photos are seen by the frozen features of a pretrained model of timm, `net`, with its `weights` from a
     file, a package or the hub; only the heads are trained. `finetune` trains the net too. The nets "small",
-    "residual" and "projection" are trained from scratch, on shrunk photos.
+    "residual" and "projection" are trained from scratch, on shrunk photos. `label` names the column of a
+    table that holds the labels.
 
     `search` is the number of candidates that are tried for each head on the validation split before the runs;
     on features of your own it is 16 unless given, and 0 turns it off. Reference rows stand beside the heads
@@ -88,7 +90,7 @@ def compare(
         raise RecipeError(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
-    source, folder = find(data, out)
+    source, folder = find(data, out, label=label)
     eyes = Eyes(net, weights, finetune)
     seen = see(source, eyes, budget=budget, recipes=recipes, settings=settings, say=say)
     source, settings = seen.source, seen.settings
@@ -187,6 +189,7 @@ def search(
     out: str | Path | None = None,
     budget: Length = "quick",
     task: Task | None = None,
+    label: str | None = None,
     net: str | None = None,
     weights: str | Path | None = None,
     finetune: bool = False,
@@ -203,7 +206,7 @@ def search(
     (default `spaceform-NAME-search`) has it as HEAD.toml, which `compare` takes as one of its `recipes`.
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
-    source, folder = find(data, out, "-search")
+    source, folder = find(data, out, "-search", label=label)
     seen = see(source, Eyes(net, weights, finetune), budget=budget, settings=settings, say=say)
     source = seen.source
     conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)

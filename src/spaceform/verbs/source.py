@@ -43,11 +43,13 @@ class StudyData:
         files.write_bytes(path, archive.getvalue())
 
 
-def find(data: AnyData, out: str | Path | None, ending: str = "") -> tuple[StudyData, Path]:
+def find(
+    data: AnyData, out: str | Path | None, ending: str = "", *, label: str | None = None
+) -> tuple[StudyData, Path]:
     """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
     if isinstance(data, str | Path):
-        source = StudyData(str(data), load(data))
+        source = StudyData(str(data), load(data, label=label))
     elif isinstance(data, Dataset) and (place := _place(data)) is not None:
         source = StudyData(place, data)
     else:
@@ -62,7 +64,7 @@ def _place(dataset: Dataset) -> str | None:
     if dataset.name not in CATALOG and len(dataset.source) != 1:
         return None
     place = dataset.name if dataset.name in CATALOG else str(dataset.source[0])
-    return place if load(place).content == dataset.content else None
+    return place if load(place, label=dataset.label).content == dataset.content else None
 
 
 def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,122 @@
+"""What the columns of a table become: numbers as they are, text as one feature for each of its values.
+
+A feature is a value, `Column`, that says how its number is found in a row. So a run reads another table in
+the same way: nothing is fitted anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaceform.data.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, Table
+
+MOST_VALUES = 40
+"""Of a column of text; one with more is an identifier, a date or a sentence, and left out."""
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """One feature of a table.
+
+    A number of the column `source`, with `fill` for an empty cell; or 1 where the cell is the text `value`;
+    or 1 where the cell is empty (`is_empty`).
+    """
+
+    source: str
+    value: str | None = None
+    fill: float | None = None
+    is_empty: bool = False
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        if self.is_empty:
+            return f"{self.source} is empty"
+        return self.source if self.value is None else f"{self.source} = {self.value}"
+
+    def of(self, table: "Table") -> NDArray[Any]:
+        """The feature of every row."""
+        cells = table[self.source]
+        if self.is_empty:
+            return np.asarray(cells.is_null(nan_is_null=True).to_numpy())
+        if self.value is not None:
+            return np.array([cell == self.value for cell in _texts(cells)])
+        numbers = _numbers(cells)
+        return numbers if self.fill is None else np.where(np.isnan(numbers), self.fill, numbers)
+
+
+def columns_of(table: "Table", names: Sequence[str], rows: NDArray[np.bool_]) -> tuple[Column, ...]:
+    """The features that the columns of these names give; `rows` are those from which a fill is taken."""
+    return tuple(column for name in names for column in _of_one(table, name, rows))
+
+
+def is_category(cells: "ChunkedArray") -> bool:
+    """Whether a column is text with few values, each of which stands in more than one row on average."""
+    import pyarrow as pa
+
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    if not any(is_kind(cells.type) for is_kind in kinds):
+        return False
+    values = {cell for cell in _texts(cells) if cell is not None}
+    return 1 < len(values) <= min(MOST_VALUES, len(cells) // 2)
+
+
+def is_number(cells: "ChunkedArray") -> bool:
+    """Whether a column has numbers or booleans, and not only empty cells."""
+    import pyarrow as pa
+
+    kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+    return any(is_kind(cells.type) for is_kind in kinds) and cells.null_count < len(cells)
+
+
+def require_columns(columns: Sequence[Column], table: "Table", path: Any) -> None:
+    """A sentence where a table lacks a column, or has text where numbers are needed."""
+    for column in columns:
+        there = column.source in table.column_names
+        numbers = column.value is None and not column.is_empty
+        if there and not (numbers and not is_number(table[column.source])):
+            continue
+        kind, needed = " of numbers" if numbers else "", len({c.source for c in columns})
+        raise DataError(
+            f"{path} has no column {column.source!r}{kind}, one of the {needed:,} that are needed; add it, "
+            "or rename the column that holds it."
+        )
+
+
+def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[Column]:
+    cells = table[name]
+    empty = bool(cells.is_null(nan_is_null=True).to_numpy().any())
+    if is_number(cells):
+        yield Column(name, fill=_middle(_numbers(cells), rows) if empty else None)
+    else:
+        values = sorted({cell for cell in _texts(cells) if cell is not None})
+        for value in values[1:] if len(values) == 2 and not empty else values:
+            yield Column(name, value=value)
+    if empty:
+        yield Column(name, is_empty=True)
+
+
+def _middle(numbers: NDArray[Any], rows: NDArray[np.bool_]) -> float:
+    """The median of the rows, or of all where these are empty."""
+    known = numbers[rows & ~np.isnan(numbers)]
+    return float(np.median(known if len(known) else numbers[~np.isnan(numbers)]))
+
+
+def _numbers(cells: "ChunkedArray") -> NDArray[Any]:
+    """Numbers or booleans; an empty cell is NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(cells.type):
+        cells = cells.cast(pa.uint8())
+    return np.asarray((cells.cast(pa.float64()) if pa.types.is_decimal(cells.type) else cells).to_numpy())
+
+
+def _texts(cells: "ChunkedArray") -> list[str | None]:
+    return [None if cell is None else str(cell) for cell in cells.to_pylist()]
