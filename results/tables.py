@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+import board_tables
 import pandas as pd
 from archive import RESULTS, load
 
@@ -19,7 +20,7 @@ from spaceform.study.summary import standard_error
 from spaceform.study.verdict import GOALS, ItemOutputs, decide, evidence_from
 
 DOCS = RESULTS.parent / "docs"
-PAGES = (RESULTS.parent / "README.md", DOCS / "findings.md", DOCS / "which-loss.md")
+PAGES = (RESULTS.parent / "README.md", *(DOCS / f"{name}.md" for name in ("board", "findings", "which-loss")))
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 L2, NLL, AUROC = "calibration_error_l2", "nll", "auroc_confidence"
 PLAIN, AWARE = "calibrated.temperature", "calibrated.norm_aware_temperature"
@@ -320,7 +321,11 @@ def _estimator() -> list[list[str]]:
     return lines
 
 
-_OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {"runtime": _runtime, "estimator": _estimator}
+_OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {
+    "runtime": _runtime,
+    "estimator": _estimator,
+    **board_tables.TABLES,
+}
 """Tables of other shapes."""
 
 
