@@ -6,7 +6,6 @@ digests of the recipe and of the weights: a folder that was put together of two 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NotRequired
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from spaceform.data import Column
 from spaceform.run import files
 from spaceform.run.environment import versions
 from spaceform.run.material import Fingerprint, Material, write_preprocessing
@@ -103,7 +103,7 @@ def write_run(
         "input_shape": list(parts.input_shape),
         "preprocessing": write_preprocessing(parts.how),
         "own_net": own_net,
-        "columns": [ColumnRecord(**asdict(column)) for column in parts.dataset.columns],
+        "columns": [_record(column) for column in parts.dataset.columns],
         "made_by": parts.dataset.made_by,
     }
     digest = files.write_tensors(folder / WEIGHTS, weights, state)
@@ -112,6 +112,15 @@ def write_run(
     result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
     files.write_json(folder / RESULT, result)
     files.clear(folder)
+
+
+def _record(column: Column) -> ColumnRecord:
+    return {
+        "source": column.source,
+        "value": column.value,
+        "fill": column.fill,
+        "is_empty": column.is_empty,
+    }
 
 
 def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
