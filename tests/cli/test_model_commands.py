@@ -206,7 +206,7 @@ def bad_inputs(folder: Path, images: np.ndarray) -> dict[str, str]:
         "damaged.npz": "cannot be read as arrays",
         "empty.npz": "cannot be read as arrays",
         "nan.npz": "NaN or infinite values in 1 of 200 rows, the first is row 3",
-        "width.npz": "inputs must have shape (items, 1, 8, 8), got (5, 7)",
+        "width.npz": "width.npz: inputs must have shape (items, 1, 8, 8), got (5, 7)",
         "nothing.npz": "one at least, got shape (0, 1, 8, 8)",
         "words.npz": "must hold real numbers, got <U1; convert it",
         "objects.npz": "holds Python objects",
@@ -247,6 +247,14 @@ def test_bad_input_is_one_sentence(runs, images, tmp_path: Path, monkeypatch, ca
     assert "must end in .csv or .parquet" in said(
         "predict", runs["cosine"], whole, "-o", tmp_path / "out.txt"
     )
+    assert "reject must be a probability between 0 and 1, got 2; such as 0.9" in said(
+        "predict", runs["cosine"], whole, "--reject", 2, "-o", out
+    )
+    for share in (0, 1):
+        for option in ("--coverage", "--unknown"):
+            assert "must lie between 0 and 1, both excluded" in said(
+                "predict", runs["cosine"], whole, option, share, "-o", out
+            )
     assert "must end in .onnx or .pt2" in said("export", runs["vmf"], tmp_path / "model.bin")
     assert "unknown calibrator" in said("export", runs["vmf"], tmp_path / "m.pt2", "--calibrator", "isotonik")
     with pytest.raises(ValueError, match="unknown calibrator"):

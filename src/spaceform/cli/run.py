@@ -133,7 +133,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv or .parquet file.")],
     top: Annotated[int, typer.Option(help="How many classes an item gets.", min=1)] = 1,
     reject: Annotated[
-        float | None, typer.Option(help="Mark what is less probable than this, for a human.", min=0, max=1)
+        float | None, typer.Option(help="Mark what is less probable than this, for a human.")
     ] = None,
     coverage: Coverage = None,
     unknown: Unknown = None,
@@ -148,9 +148,10 @@ def predict(
     Example: spaceform predict runs/vmf-1 photos/ --reject 0.9 --top 3 -o predictions.csv
     """
     from spaceform.run.finished import Run
-    from spaceform.run.predict import PredictionPlan, write_table
+    from spaceform.run.predict import PredictionPlan, check_rejection, write_table
 
     _ends_in(out, ".csv", ".parquet")
+    check_rejection(reject)
     plan = PredictionPlan(None if calibrator == "none" else calibrator, coverage, unknown)
     with _predicted(Run.load(run), sources, out, plan, cluster(on, address, cpus, gpus)) as found:
         table = found.table(top=top, reject=reject)

@@ -57,8 +57,7 @@ class Prediction:
 
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}")
-        if reject is not None and not 0 <= reject <= 1:
-            raise ValueError(f"reject must be a probability between 0 and 1, got {reject}")
+        check_rejection(reject)
         p, j = self.probabilities.topk(min(top, len(self.classes)), dim=1)
         names = np.array(self.classes, dtype=object)[j.numpy()].reshape(p.shape)
         columns = {
@@ -76,6 +75,12 @@ class Prediction:
         for k in range(1, p.shape[1]):
             columns |= {f"class_{k + 1}": names[:, k], f"probability_{k + 1}": p[:, k].numpy()}
         return pd.DataFrame(columns)
+
+
+def check_rejection(reject: float | None) -> None:
+    """Refuse what is no probability."""
+    if reject is not None and not 0 <= reject <= 1:
+        raise ValueError(f"reject must be a probability between 0 and 1, got {reject:g}; such as 0.9")
 
 
 def predict(
@@ -101,7 +106,13 @@ def predict(
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
     items, inputs = read(sources, run.columns)
-    return Prediction(items, run.classes, **plan.of(run, inputs))
+    try:
+        said = plan.of(run, inputs)
+    except ValueError as error:
+        if isinstance(inputs, list):  # photos, which such an error names itself
+            raise
+        raise ValueError(f"{sources[0]}: {error}") from None
+    return Prediction(items, run.classes, **said)
 
 
 @final
