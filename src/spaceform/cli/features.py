@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.cli.far import ActorCpus, ActorGpus, Address, Near, cluster
+from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
 from spaceform.messages import counted
 
 if TYPE_CHECKING:

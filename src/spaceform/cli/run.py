@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.cli.far import ActorCpus, ActorGpus, Address, Near, cluster
+from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
 from spaceform.messages import counted
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _predicted(
     if on is None:
         yield classify(run, sources, **asdict(plan))
         return
-    from spaceform.run.far import parts_folder, predict_by, remove_parts
+    from spaceform.run.on_ray import parts_folder, predict_by, remove_parts
 
     file, folder = verbosity.progress_file() or sys.stderr, parts_folder(out)
 

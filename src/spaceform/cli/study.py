@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.cli.far import Address
+from spaceform.cli.on_ray import Address
 from spaceform.study.choices import Length, Profile, Sampler
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def extract_features(
 def _elsewhere(on: "Cluster | None") -> Elsewhere | None:
     if on is None:
         return None
-    from spaceform.run.far import encoded_by  # Ray takes seconds to import
+    from spaceform.run.on_ray import encoded_by  # Ray takes seconds to import
 
     return encoded_by(on)
 

@@ -27,7 +27,7 @@ from spaceform.run.train import train
 
 ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test work on Ray")
 from spaceform.run.cluster import ActorWork, by_actors  # noqa: E402 (needs ray)
-from spaceform.run.far import predict_by  # noqa: E402
+from spaceform.run.on_ray import predict_by  # noqa: E402
 from spaceform.study.ray import Ray  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
