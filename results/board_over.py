@@ -239,7 +239,10 @@ def advice() -> Lines:
     """What to take for what, in figures."""
     found = board()
     task = found.classification
-    lines = [["you want", "best on average", "its mean over sets", "`standard`", "worst"], rule(2, 3)]
+    lines = [
+        ["you want", "sets", "best on average", "its mean", "`standard`", "worst"],
+        rule(1, 1) + ["---"] + ["---:"] * 3,
+    ]
     wanted: list[tuple[str, str, float, int, bool]] = [
         ("accuracy, %", ACCURACY, 100, 2, True),
         ("good probabilities as trained (NLL)", "nll", 1, 3, False),
@@ -262,5 +265,6 @@ def advice() -> Lines:
         order = mean.sort_values(ascending=not higher)
         best, worst = order.index[0], order.index[-1]
         cells = [f"{order[head]:.{digits}f}" for head in (best, BASE)]
-        lines.append([title, code(best), *cells, f"{order[worst]:.{digits}f} ({code(worst)})"])
+        last = f"{order[worst]:.{digits}f} ({code(worst)})"
+        lines.append([title, str(len(means.dropna())), code(best), *cells, last])
     return lines

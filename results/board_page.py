@@ -100,7 +100,11 @@ def render(found: Board) -> str:
         quick=_table(board_tables.quick()),
         data=_table(board_tables.sets()),
         forests=[(title, Markup(forest(found, metric, d))) for metric, title, d in _GOALS if found.enough],
-        diagrams=[(f"Mean ranks, {title}", Markup(diagram(found, metric))) for metric, title, _ in _GOALS],
+        diagrams=[
+            (f"Mean ranks, {title}", Markup(diagram(found, metric)))
+            for metric, title, _ in _GOALS
+            if found.enough
+        ],
         figures=Markup(json.dumps(_figures(found, shown)).replace("</", "<\\/")),
         look=look,
         style=Markup(style),
@@ -284,17 +288,12 @@ def diagram(found: Board, metric: str) -> str:
     order = np.argsort(tested.mean, kind="stable")
     x = _scale(1, len(heads))
     height = _ROW * len(heads) + 56
+    end = x(min(1 + tested.critical, len(heads)))
     drawn = [
         _line(x(1), 34, x(len(heads)), 34, "var(--ink)", 1),
         *(_text(x(rank), 28, str(rank), "middle", True) for rank in range(1, len(heads) + 1)),
-        _line(x(1), 12, x(min(1 + tested.critical, len(heads))), 12, "var(--accent)", 3),
-        _text(
-            x(min(1 + tested.critical, len(heads))) + 8,
-            16,
-            f"not told apart: {tested.critical:.1f}",
-            "start",
-            True,
-        ),
+        _line(x(1), 14, end, 14, "var(--accent)", 3),
+        _text(x(1), 9, f"not told apart: {tested.critical:.1f}", "start", True),
     ]
     for place, i in enumerate(order):
         y, hue, at = 54 + _ROW * place, look(heads[i]).hue, x(tested.mean[i])
