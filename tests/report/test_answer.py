@@ -4,14 +4,18 @@ import csv
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 
 from spaceform import metrics
+from spaceform.decisions import LeastAmbiguousSets
+from spaceform.report import decided
 from spaceform.report.confusion import Confusion, confusion, figure, table
 from spaceform.report.contents import Contents, compute
 from spaceform.report.intervals import intervals
@@ -21,6 +25,7 @@ from spaceform.report.records import collect
 from spaceform.report.searched import told
 from spaceform.report.typeset import comma_separated, latex, markdown
 from spaceform.run import timing
+from spaceform.run.held_out import HeldOut
 from spaceform.study.references import FOLDER
 from spaceform.study.sensitivity import Tried
 from study.test_sensitivity import write_search
@@ -205,6 +210,40 @@ def test_mistakes_by_hand(contents) -> None:
     ]
     many = figure(part.group, by_hand(part.group.records[0], 40))
     assert [panel.title for panel in many.panels] == ["The classes with the lowest accuracy"]
+
+
+def test_sets_by_class_are_those_of_the_held_out_items(contents, tmp_path) -> None:
+    (part,) = contents.parts
+    record = next(r for r in part.group.records if r.folder == part.advice.to_deploy.folder)
+    assert decided.sets(part.group, record) is None  # such a run has kept no validation items
+    p, y = (torch.from_numpy(x) for x in (record.outputs.probabilities, record.outputs.labels))
+    shutil.copy(record.folder / "outputs.npz", tmp_path)
+    kept = replace(record, folder=tmp_path)
+    HeldOut(p[:100], y[:100], p[:100].amax(1)).write(tmp_path)
+    table = decided.sets(part.group, kept)
+    members = LeastAmbiguousSets(0.9).fit(p[:100], y[:100])(p)
+    first, *rest = table.lines
+    assert [cell.mean for cell in first.cells] == pytest.approx(
+        [300, members.gather(1, y[:, None]).double().mean().item(), members.sum(1).double().mean().item()]
+    )
+    assert [line.label for line in rest] == [record.outputs.classes[j] for j in y.unique().tolist()]
+    of_first = y == y.min()
+    assert rest[0].cells[2].mean == pytest.approx(members[of_first].sum(1).double().mean().item())
+    HeldOut(p[:5], y[:5], p[:5].amax(1)).write(tmp_path)
+    assert decided.sets(part.group, kept) is None  # five items promise nothing
+    assert decided.sets(part.group, None) is None
+
+
+def test_pairs_have_a_row_for_each_head_that_was_verified(contents) -> None:
+    (part,) = contents.parts
+    assert decided.pairs(part.group) is None
+    record = part.group.records[0]
+    measured = {"eer": 0.05, "cllr": 0.2, "min_cllr": 0.19}
+    group = replace(
+        part.group, records=(replace(record, metrics={**record.metrics, "verification": measured}),)
+    )
+    (line,) = decided.pairs(group).lines
+    assert [cell.text for cell in line.cells] == ["5", "0.2", "0.19", "—", "—"]
 
 
 def test_mistakes_are_those_of_the_run_to_deploy(contents) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spaceform.heads import HEADS
-from spaceform.report import confusion, found, panels, probabilities, searched, tables
+from spaceform.report import confusion, decided, found, panels, probabilities, searched, tables
 from spaceform.report.cost import costs
 from spaceform.report.embeddings import embeddings_figure, layouts
 from spaceform.report.extremes import Extremes, extremes, extremes_figure
@@ -42,6 +42,8 @@ class DataSetPart:
     costs: Table | None
     classes: Figure
     confused: Table | None
+    sets: Table | None
+    pairs: Table | None
     made: Made
     left_out: dict[str, str]
     """Heads that never trained, and why."""
@@ -70,7 +72,17 @@ class DataSetPart:
     @property
     def tables(self) -> list[Table | None]:
         """All of them, in the order of the page; None for what is not there."""
-        return [self.summary, self.paper, self.search_table, self.found, self.costs, self.confused, self.runs]
+        return [
+            self.summary,
+            self.paper,
+            self.search_table,
+            self.found,
+            self.costs,
+            self.confused,
+            self.sets,
+            self.pairs,
+            self.runs,
+        ]
 
     @property
     def figures(self) -> list[Figure]:
@@ -136,7 +148,8 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
     results = summary.results(
         tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
     )
-    confused = confusion.confusion(_to_deploy(group, advice))
+    deployed = _to_deploy(group, advice)
+    confused = confusion.confusion(deployed)
     return DataSetPart(
         group,
         advice,
@@ -150,6 +163,8 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
         costs(group, advice),
         confusion.figure(group, confused),
         confusion.table(group, confused),
+        decided.sets(group, deployed),
+        decided.pairs(group),
         made(group, notes, search),
         left_out({record.head for record in group.records}, notes),
         tables.comparison(group),

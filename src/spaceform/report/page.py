@@ -151,6 +151,8 @@ def _part(part: DataSetPart) -> dict[str, Any]:
         "costs": part.costs,
         "classes": _chart(part.classes),
         "confused": part.confused,
+        "sets": part.sets,
+        "pairs": part.pairs,
         "made": part.made,
         "paper": part.paper,
         "tradeoff": _chart(part.tradeoff),
