@@ -6,11 +6,11 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`, NAME being one
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-import board_tables
 import pandas as pd
 from archive import RESULTS, load
 
@@ -18,6 +18,9 @@ from spaceform.heads import HEADS
 from spaceform.study.published import PUBLISHED
 from spaceform.study.summary import standard_error
 from spaceform.study.verdict import GOALS, ItemOutputs, decide, evidence_from
+
+sys.path.append(str(RESULTS.parent / "benchmarks"))  # the tables of the board stand beside its scripts
+import board_tables
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", *(DOCS / f"{name}.md" for name in ("board", "findings", "which-loss")))

@@ -7,14 +7,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-RESULTS = Path(__file__).parent.parent / "results"
-pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the results are kept in the repository alone")
+SCRIPTS = Path(__file__).parent.parent / "benchmarks"
+pytestmark = pytest.mark.skipif(not SCRIPTS.exists(), reason="the scripts are in the repository alone")
 
 
 @pytest.fixture
 def over_sets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of results/."""
-    monkeypatch.syspath_prepend(str(RESULTS))
+    """The module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     return importlib.import_module("over_sets")
 
 

@@ -33,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch):
 
 def test_results_stay_small() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert len(files) < 60
+    assert len(files) < 50
     assert sum(path.stat().st_size for path in files) < 6_000_000
 
 

@@ -1,4 +1,4 @@
-"""The board of results/: a small one, made here, whose answers are known."""
+"""The board of benchmarks/: a small one, made here, whose answers are known."""
 
 import importlib
 import json
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-RESULTS = Path(__file__).parent.parent.parent / "results"
+SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not RESULTS.exists(), reason="the results are kept in the repository alone"),
+    pytest.mark.skipif(not SCRIPTS.exists(), reason="the scripts are in the repository alone"),
 ]
 HEADS = ("standard", "cosine", "lorentz")
 ACCURACY = {"a": (0.90, 0.95, 0.80), "b": (0.70, 0.60, 0.65), "c": (0.50, 0.60, 0.55), "d": (0.9, 0.8, 0.7)}
@@ -83,8 +83,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch, small: Path) -> Any:
-    """A script of results/, with the small board for the kept one."""
-    monkeypatch.syspath_prepend(str(RESULTS))
+    """A script of benchmarks/, with the small board for the kept one."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     found = importlib.import_module("board_figures").read(small)
 
     def load(name: str) -> ModuleType:

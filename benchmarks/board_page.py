@@ -1,4 +1,4 @@
-"""The board as one interactive page: python results/board_page.py [--out board.html] [--board FILE.parquet]
+"""The board as one interactive page: python benchmarks/board_page.py [--out FILE.html] [--board FILE.parquet]
 
 Sets by heads, sortable, by kind of data; what the model over sets says; the quick answer; the data. The page
 is one file that fetches nothing.
@@ -14,15 +14,15 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import board_figures
-import board_over
-import board_tables
 import numpy as np
 import pandas as pd
-from board_figures import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
 from jinja2 import Environment
 from markupsafe import Markup
 
+import board_figures
+import board_over
+import board_tables
+from board_figures import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
 from spaceform.report.looks import look
 from spaceform.report.page import _asset
 from spaceform.report.style import themes

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+
 from board_figures import (
     ACCURACY,
     BASE,

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from over_sets import Effect, Foretold, Ranks, effect, foretell, ranks
 
+from over_sets import Effect, Foretold, Ranks, effect, foretell, ranks
 from spaceform.heads import HEADS
 
-FILE = Path(__file__).parent / "board.parquet"
+FILE = Path(__file__).parent.parent / "results" / "board.parquet"
 BASE = "standard"
 ACCURACY, NLL = "accuracy", "calibrated.chosen.nll"
 POINTS, NATS = 0.3, 0.01

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import board_over
 import numpy as np
 import pandas as pd
+
+import board_over
 from board_figures import ACCURACY, NATS, NLL, NOT, POINTS, Lines, board, code, rule
 
 _SHORT = {"calibrated.chosen.nll": "NLL", "accuracy": "accuracy"}
