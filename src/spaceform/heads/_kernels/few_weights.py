@@ -29,13 +29,7 @@ _SHORTEST, _LONGEST = 1e-15, 1e15
 
 def are_few(z: Tensor, weight: Tensor) -> bool:
     """Whether the functions here are the faster ones, and can be used."""
-    return weight.numel() <= _FEW and values_readable(z) and not _within_autocast()
-
-
-def _within_autocast() -> bool:
-    """Whether a `torch.autocast` is entered, off or on: it would round products of the backward pass."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting() > 0
+    return weight.numel() <= _FEW and values_readable(z)
 
 
 def few_cross_entropy(
@@ -78,7 +72,32 @@ def _class_axis(weight: Tensor) -> int:
 
 
 def _products(z: Tensor, weight: Tensor, axis: int) -> Tensor:
+    if _within_autocast():
+        return _Products.apply(z, weight, axis)
     return F.linear(z, weight) if axis else torch.mm(weight, z.T)
+
+
+def _within_autocast() -> bool:
+    """Whether a `torch.autocast` is entered, off or on: it would round products of the backward pass."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting() > 0
+
+
+class _Products(torch.autograd.Function):
+    """The same products, with gradients of the same precision."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, axis: int) -> Tensor:
+        ctx.save_for_backward(z, weight)
+        ctx.axis = axis
+        return F.linear(z, weight) if axis else torch.mm(weight, z.T)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, None]:
+        z, weight = ctx.saved_tensors
+        with no_autocast(d):
+            by_row = d if ctx.axis else d.T
+            return by_row @ weight, by_row.T @ z, None
 
 
 def _nll(logits: Tensor, y: Tensor, axis: int) -> Tensor:
