@@ -301,7 +301,7 @@ def test_columns_of_a_parquet_are_taken_by_name(tmp_path: Path) -> None:
     recipe = recipes(str(tmp_path / "f.parquet"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
     train(recipe, tmp_path / "run", accelerator="cpu")
     run = Run.load(tmp_path / "run")
-    assert run.columns == ("width", "height", "age")
+    assert [column.name for column in run.columns] == ["width", "height", "age"]
     wanted = run.embed(X.astype(np.float32))
 
     def embedding(name: str, table: pd.DataFrame) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from spaceform.data import Column, DataError, check, load, split
+from spaceform.data import DataError, TableFeature, check, load, split
 from spaceform.run import predict
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
@@ -100,7 +100,7 @@ def test_booleans_and_decimals_are_features(tmp_path):
     price = pa.array([Decimal(i) / 4 for i in range(12)])
     pq.write_table(pa.table({"odd": odd, "price": price, "y": Y}), tmp_path / "f.parquet")
     d = load(tmp_path / "f.parquet")
-    assert d.columns == (Column("odd"), Column("price"))
+    assert d.columns == (TableFeature("odd"), TableFeature("price"))
     assert np.array_equal(d.inputs, np.column_stack([odd, np.arange(12) / 4]))
     assert np.array_equal(load(save(tmp_path / "f.npz", X=odd[:, None], y=Y)).inputs, odd[:, None])
     pq.write_table(pa.table({"odd": [True, None], "y": [0, 1]}), tmp_path / "f.parquet")
@@ -114,13 +114,13 @@ def test_csv_is_read_like_parquet(tmp_path, name):
     whole.to_parquet(tmp_path / "f.parquet")
     whole.to_csv(tmp_path / name)
     csv, parquet = load(tmp_path / name), load(tmp_path / "f.parquet")
-    assert csv.columns == parquet.columns == tuple(map(Column, ("f0", "f1", "f2", "f3", "f4", "odd")))
+    assert csv.columns == parquet.columns == tuple(map(TableFeature, ("f0", "f1", "f2", "f3", "f4", "odd")))
     assert csv.note == "columns left out, as text or index: '', 'city'"
     assert torch.equal(csv.inputs, parquet.inputs)
     assert torch.equal(csv.labels, parquet.labels)
     assert torch.equal(csv.official.test, parquet.official.test)
     assert np.array_equal(
-        predict.read([tmp_path / name], [Column("f3"), Column("f0")])[1], csv.inputs[:, [3, 0]]
+        predict.read([tmp_path / name], [TableFeature("f3"), TableFeature("f0")])[1], csv.inputs[:, [3, 0]]
     )
     pd.read_csv(tmp_path / name).to_csv(tmp_path / name, index=False)
     assert load(tmp_path / name).columns == csv.columns

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import spaceform
-from spaceform.data import Column, DataError, check, load
+from spaceform.data import DataError, TableFeature, check, load
 from spaceform.data.features import read_inputs
 from spaceform.run.export import export
 from spaceform.run.predict import predict
@@ -82,7 +82,7 @@ def test_the_fill_is_taken_from_rows_that_do_not_test(tmp_path):
 def test_text_that_names_the_class_is_no_feature(tmp_path):
     frame = pd.DataFrame({"a": range(6), "name": ["ant", "bee", "cat"] * 2, "y": [0, 1, 2] * 2})
     d = load(write(tmp_path, frame))
-    assert d.columns == (Column("a"),)
+    assert d.columns == (TableFeature("a"),)
     assert "'name'" in d.note
 
 
@@ -105,7 +105,7 @@ def test_which_column_has_the_labels_must_be_clear(tmp_path):
         load(path)
     with pytest.raises(DataError, match=r"no column 'size'.*--label"):
         load(path, label="size")
-    assert load(path, label="class").columns == (Column("a"), Column("label", value="y"))
+    assert load(path, label="class").columns == (TableFeature("a"), TableFeature("label", value="y"))
     assert not check(path)[0].ok
     assert all(found.ok for found in check(path, label="class"))
 
@@ -133,4 +133,4 @@ def test_such_a_table_goes_through_compare_predict_and_export(tmp_path):
     found = predict(run, [new]).probabilities
     np.testing.assert_allclose(found, expected, atol=1e-6)
     told = {p.key: p.value for p in onnx.load(export(run, tmp_path / "m.onnx")).metadata_props}
-    assert [Column(**one) for one in json.loads(told["columns"])] == list(run.columns)
+    assert [TableFeature(**one) for one in json.loads(told["columns"])] == list(run.columns)

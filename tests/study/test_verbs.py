@@ -206,7 +206,7 @@ def test_the_paper_is_repeated_by_name(tmp_path, monkeypatch):
         spaceform.reproduce("digits")
     digits = data.load("digits")
     for module in ("spaceform.verbs.compare", "spaceform.verbs.source"):
-        monkeypatch.setattr(f"{module}.load", lambda _: digits)
+        monkeypatch.setattr(f"{module}.load", lambda _, **_options: digits)
     study = spaceform.reproduce(
         "mnist", ["cosine"], seeds=1, epochs=7, out=tmp_path / "m", on=ThisProcess("no time")
     )

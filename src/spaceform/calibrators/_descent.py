@@ -25,7 +25,7 @@ class _Move(NamedTuple):
     length: Float[Tensor, " b"]
 
 
-Curvature: TypeAlias = deque[_Move]
+PastMoves: TypeAlias = deque[_Move]
 """What the last steps showed of it."""
 
 
@@ -33,11 +33,11 @@ def descend(
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     start: Float[Tensor, "b p"],
     steps: int,
-    past: Curvature | None = None,
+    past: PastMoves | None = None,
     *,
     slope: float = 1e-5,
     last: float = 1e-6,
-) -> tuple[Float[Tensor, "b p"], Curvature]:
+) -> tuple[Float[Tensor, "b p"], PastMoves]:
     """Minimise b smooth convex functions, given their values and gradients, by L-BFGS; all steps go down.
 
     Each ends after so many steps, where no entry of its gradient is above `slope`, or where a step decreases
@@ -82,7 +82,7 @@ def _move(step: Float[Tensor, "b p"], change: Float[Tensor, "b p"]) -> _Move:
     )
 
 
-def _times_inverse(gradient: Float[Tensor, "b p"], past: Curvature) -> Float[Tensor, "b p"]:
+def _times_inverse(gradient: Float[Tensor, "b p"], past: PastMoves) -> Float[Tensor, "b p"]:
     """The inverse of the curvature, as the last steps showed it, times the gradient: two loops over them."""
     q, shares = gradient.clone(), []
     for move in reversed(past):

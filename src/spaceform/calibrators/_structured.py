@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.calibrators._descent import Curvature, descend
+from spaceform.calibrators._descent import PastMoves, descend
 from spaceform.calibrators._fit import Curved, minimise
 from spaceform.calibrators._objective import (
     DesignRows,
@@ -82,7 +82,7 @@ def _nothing(plain: Float[Tensor, "n classes"]) -> ScalingCoefficients:
 def _of_folds(
     objective: Objective,
     start: Float[Tensor, "1 p"],
-    curvature: Curvature,
+    curvature: PastMoves,
     rows: DesignRows,
     fold: Int[Tensor, " n"],
 ) -> Float[Tensor, "n classes"]:

@@ -8,7 +8,7 @@ from spaceform.data.loader import Batch, evaluation_batches, preprocessing, trai
 from spaceform.data.photos import PHOTOS, Photos
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.splits import imbalance, label_noise, split, targets
-from spaceform.data.table_columns import Column
+from spaceform.data.table_columns import TableFeature
 from spaceform.data.thumbnails import shrunk, thumbnails
 
 __all__ = [
@@ -16,13 +16,13 @@ __all__ = [
     "PHOTOS",
     "PIXELS",
     "Batch",
-    "Column",
     "DataError",
     "Dataset",
     "EpisodicSampler",
     "Photos",
     "Pixels",
     "Split",
+    "TableFeature",
     "check",
     "evaluation_batches",
     "get",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spaceform.data.errors import DataError as DataError
 from spaceform.data.stored_rows import StoredRows
-from spaceform.data.table_columns import Column
+from spaceform.data.table_columns import TableFeature
 from spaceform.messages import spelled
 
 Task: TypeAlias = Literal["classification", "retrieval"]
@@ -81,7 +81,7 @@ class Dataset:
     """The files and folders that were read."""
     note: str = field(default="")
     """What a reader of the results must know, such as that files were missing; empty when all is well."""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableFeature, ...] = ()
     """What the features are, where the file has a name for each."""
     label: str | None = None
     """The column of a table that was asked for as labels."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.data.guard import require_file, require_room_for_arrays
 from spaceform.data.table_checks import require_size, require_values
-from spaceform.data.table_columns import Column, columns_of, require_columns
+from spaceform.data.table_columns import TableFeature, columns_of, require_columns
 from spaceform.data.tables import (
     RESERVED,
     TABLES,
@@ -47,7 +47,7 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
     tell the class. ``asked`` names the column of a table that holds ``y``.
     """
     said: list[str] = []
-    features: tuple[Column, ...] = ()
+    features: tuple[TableFeature, ...] = ()
     if path.suffix.lower() in TABLES:
         table = read_table(path)
         table, label = with_labels(table, asked, path)
@@ -86,7 +86,7 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
     )
 
 
-def read_inputs(path: Path, columns: Sequence[Column] = ()) -> NDArray[np.float32]:
+def read_inputs(path: Path, columns: Sequence[TableFeature] = ()) -> NDArray[np.float32]:
     """X of a table, whether or not there are labels.
 
     With ``columns``, and no column ``X`` of lists, it has these features, in this order.
@@ -157,7 +157,7 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _table_inputs(table: "Table", features: Sequence[Column], path: Path) -> NDArray[np.float32]:
+def _table_inputs(table: "Table", features: Sequence[TableFeature], path: Path) -> NDArray[np.float32]:
     if not len(table):
         raise DataError(f"{path} has no rows; add an item to each line.")
     if "X" in table.column_names:

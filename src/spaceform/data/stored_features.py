@@ -26,6 +26,7 @@ def kept_or_read(rows: StoredRows) -> Float32[Tensor, "rows dim"] | StoredRows:
 def load_stored_shards(folder: Path) -> Dataset:
     """What `spaceform features` wrote into a folder."""
     shards = Shards.open(folder)
+    shards.require_all()
     y = shards.column("y")
     if y is None:
         raise DataError(f"{folder} holds features without labels; extract them from data with labels.")

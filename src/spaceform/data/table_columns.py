@@ -1,7 +1,7 @@
 """What the columns of a table become: numbers as they are, text as one feature for each of its values.
 
-A feature is a value, `Column`, that says how its number is found in a row. So a run reads another table in
-the same way: nothing is fitted anew.
+A feature is a value, `TableFeature`, that says how its number is found in a row. So a run reads another
+table in the same way: nothing is fitted anew.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ MOST_VALUES = 40
 
 @final
 @dataclass(frozen=True)
-class Column:
+class TableFeature:
     """One feature of a table.
 
     A number of the column `source`, with `fill` for an empty cell; or 1 where the cell is the text `value`;
@@ -52,7 +52,7 @@ class Column:
         return numbers if self.fill is None else np.where(np.isnan(numbers), self.fill, numbers)
 
 
-def columns_of(table: "Table", names: Sequence[str], rows: NDArray[np.bool_]) -> tuple[Column, ...]:
+def columns_of(table: "Table", names: Sequence[str], rows: NDArray[np.bool_]) -> tuple[TableFeature, ...]:
     """The features that the columns of these names give; `rows` are those from which a fill is taken."""
     return tuple(column for name in names for column in _of_one(table, name, rows))
 
@@ -76,7 +76,7 @@ def is_number(cells: "ChunkedArray") -> bool:
     return any(is_kind(cells.type) for is_kind in kinds) and cells.null_count < len(cells)
 
 
-def require_columns(columns: Sequence[Column], table: "Table", path: Any) -> None:
+def require_columns(columns: Sequence[TableFeature], table: "Table", path: Any) -> None:
     """A sentence where a table lacks a column, or has text where numbers are needed."""
     for column in columns:
         there = column.source in table.column_names
@@ -90,17 +90,17 @@ def require_columns(columns: Sequence[Column], table: "Table", path: Any) -> Non
         )
 
 
-def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[Column]:
+def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[TableFeature]:
     cells = table[name]
     empty = bool(cells.is_null(nan_is_null=True).to_numpy().any())
     if is_number(cells):
-        yield Column(name, fill=_middle(_numbers(cells), rows) if empty else None)
+        yield TableFeature(name, fill=_middle(_numbers(cells), rows) if empty else None)
     else:
         values = sorted({cell for cell in _texts(cells) if cell is not None})
         for value in values[1:] if len(values) == 2 and not empty else values:
-            yield Column(name, value=value)
+            yield TableFeature(name, value=value)
     if empty:
-        yield Column(name, is_empty=True)
+        yield TableFeature(name, is_empty=True)
 
 
 def _middle(numbers: NDArray[Any], rows: NDArray[np.bool_]) -> float:

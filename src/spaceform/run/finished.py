@@ -51,7 +51,9 @@ class Run:
         """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
-        self.columns: tuple[data.Column, ...] = tuple(data.Column(**one) for one in state["columns"])
+        self.columns: tuple[data.TableFeature, ...] = tuple(
+            data.TableFeature(**one) for one in state["columns"]
+        )
         """The features, in order, where the file that it was trained on has a name for each."""
         self.made_by = state["made_by"]
         """A digest of the weights of `frozen`."""

@@ -161,7 +161,7 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
 
 
 def read(
-    sources: Sequence[str | Path], columns: Sequence[data.Column] = ()
+    sources: Sequence[str | Path], columns: Sequence[data.TableFeature] = ()
 ) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
     """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
 
@@ -200,7 +200,7 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
     return np.stack(decoded)
 
 
-def _array(path: Path, columns: Sequence[data.Column]) -> NDArray[np.generic]:
+def _array(path: Path, columns: Sequence[data.TableFeature]) -> NDArray[np.generic]:
     if path.suffix.lower() in data.tables.TABLES:
         return data.features.read_inputs(path, columns)
     require_file(path)

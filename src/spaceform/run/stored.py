@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from spaceform.data import Column
+from spaceform.data import TableFeature
 from spaceform.run import files
 from spaceform.run.environment import versions
 from spaceform.run.material import Fingerprint, Material, write_preprocessing
@@ -47,7 +47,7 @@ class Result(TypedDict):
 
 
 class ColumnRecord(TypedDict):
-    """A `data.Column`."""
+    """A `data.TableFeature`."""
 
     source: str
     value: str | None
@@ -114,7 +114,7 @@ def write_run(
     files.clear(folder)
 
 
-def _record(column: Column) -> ColumnRecord:
+def _record(column: TableFeature) -> ColumnRecord:
     return {
         "source": column.source,
         "value": column.value,
