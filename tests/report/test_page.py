@@ -150,7 +150,7 @@ def test_the_command_writes_every_file_from_a_real_run(tmp_path) -> None:
     for suffix in ("svg", "pdf", "png"):
         assert len(list((out / "figures").glob(f"*.{suffix}"))) == 9
     for suffix in ("md", "tex", "csv"):
-        assert len(list((out / "tables").glob(f"*.{suffix}"))) == 8
+        assert len(list((out / "tables").glob(f"*.{suffix}"))) == 9
     text = (out / "report.html").read_text("utf-8")
     assert "the three coordinates that the net emits" in text.lower()
     assert "Only Cosine has a figure for accuracy" in text
