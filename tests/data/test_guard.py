@@ -47,13 +47,21 @@ def test_what_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_path, monk
     monkeypatch.setattr(guard, "memory", lambda: 7_000_000)
     with pytest.raises(DataError, match=r"bomb\.npz unpacks to 0\.0 GiB, and at most 0\.0 GiB \(50% of"):
         load(path)
+    with pytest.raises(
+        DataError, match=r"keep them in a folder, as Arrow files or as X-0\.npy, y-0\.npy, \.\.\. \("
+    ):
+        load(path)
     table = tmp_path / "bomb.parquet"
     pd.DataFrame({"y": np.arange(500_000) % 2, "a": np.arange(500_000) // 250_000}).to_parquet(table)
     assert table.stat().st_size < 100_000
     with pytest.raises(DataError, match=r"bomb\.parquet unpacks to"):
         load(table)
-    with pytest.raises(DataError, match=r"bomb\.npz unpacks to"):
+    with pytest.raises(DataError, match=r"bomb\.npz unpacks to .*; predict fewer rows at a time"):
         read([path])
+    lines = tmp_path / "long.csv"
+    lines.write_text("a,y\n" + "1.0000000000,0\n" * 300_000)
+    with pytest.raises(DataError, match=r"long\.csv unpacks to"):
+        load(lines)
     monkeypatch.setattr(guard, "memory", lambda: 100_000_000)
     assert len(load(path)) == 2000
     assert read([path])[1].shape == (2000, 500)

@@ -134,3 +134,12 @@ def test_such_a_table_goes_through_compare_predict_and_export(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-6)
     told = {p.key: p.value for p in onnx.load(export(run, tmp_path / "m.onnx")).metadata_props}
     assert [TableFeature(**one) for one in json.loads(told["columns"])] == list(run.columns)
+
+
+def test_a_column_of_empty_cells_alone_is_filled_where_the_run_knows_how(tmp_path):
+    path = write(tmp_path, pd.DataFrame({"a": [1, 2], "b": [None, None]}))
+    known = [TableFeature("a"), TableFeature("b", fill=7.0), TableFeature("b", is_empty=True)]
+    with pytest.raises(DataError, match="no column 'b' of numbers"):
+        read_inputs(path, [TableFeature("b")])
+    x = read_inputs(path, known)
+    assert x.tolist() == [[1, 7, 1], [2, 7, 1]]

@@ -18,21 +18,9 @@ from spaceform.run.evaluate import evaluate
 from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
 from spaceform.run.predict import predict
-from spaceform.run.recipe import RecipeError, load
-from spaceform.run.train import train
+from spaceform.run.recipe import RecipeError
 
 pytestmark = pytest.mark.slow
-
-SHORT = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("runs")
-    for head in SHIPPED:
-        train(load(f"digits/{head}", SHORT), folder / head, accelerator="cpu")
-        evaluate(folder / head)
-    return {path.name: path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +41,7 @@ def test_one_prediction_everywhere(runs, head: str, tmp_path: Path) -> None:
     with np.load(runs[head] / "outputs.npz") as saved:
         x = digits.inputs[torch.from_numpy(saved["index"])]
         expected = {None: saved["probabilities"], "auto": saved[f"probabilities_{run.best_calibrator}"]}
+        confidence, embedding = saved["confidence"], saved["embeddings"]
     np.savez(tmp_path / "x.npz", X=x.numpy())
     for calibrator, wanted in expected.items():
         found = predict(run, [tmp_path / "x.npz"], calibrator=calibrator)
@@ -69,10 +58,16 @@ def test_one_prediction_everywhere(runs, head: str, tmp_path: Path) -> None:
         }.items():
             np.testing.assert_allclose(other, wanted[: len(other)], rtol=2e-6, atol=1e-6, err_msg=name)
     session = onnxruntime.InferenceSession(str(export(run, tmp_path / "m.onnx")))
-    (other,) = session.run(["probabilities"], {"inputs": x.float().numpy() / 255})
+    names = ["probabilities", "confidence", "embedding"]
+    other, certain, z = session.run(names, {"inputs": x.float().numpy() / 255})
     # The logits of LORENTZ are exact to 1e-5 in single precision: their inner products cancel.
     rtol = 1e-5 if run.recipe.head.name == "lorentz" else 2e-6
     np.testing.assert_allclose(other, expected["auto"], rtol=rtol, atol=1e-6)
+    np.testing.assert_allclose(certain, confidence, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(z, embedding, rtol=1e-4, atol=2e-5)
+    (one,) = session.run(names[:1], {"inputs": x[:1].float().numpy() / 255})
+    np.testing.assert_allclose(one, other[:1], rtol=rtol, atol=1e-6)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(run.classes)
 
 
 def test_predicting_copies_nothing(runs, images, monkeypatch) -> None:

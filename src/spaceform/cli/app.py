@@ -24,9 +24,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-study.register(app)
-run.register(app)
-features.register(app)
+COMMANDS = (
+    *(study.compare, study.reproduce, study.search, study.status, study.report),
+    *(run.train, run.evaluate, run.predict, run.embed, run.match, run.export),
+    features.features,
+)
+for command in COMMANDS:
+    app.command()(command)
 app.add_typer(data.data_app, name="data")
 
 

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from spaceform.run.progress import Pace
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(features)
-
-
 def features(
     data: Annotated[
         str,

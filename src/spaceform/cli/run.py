@@ -30,7 +30,7 @@ Chosen = Annotated[
     str,
     typer.Option(
         "--calibrator",
-        help="auto (the best on the validation split, once the run is evaluated), none, temperature, "
+        help="auto (the one that predictions use: structured, once the run is evaluated), none, temperature, "
         "norm_aware_temperature, vector, isotonic, structured.",
     ),
 ]
@@ -52,12 +52,6 @@ Unknown = Annotated[
     float | None,
     typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (train, evaluate, predict, embed, match, export):
-        app.command()(command)
 
 
 def train(

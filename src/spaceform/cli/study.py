@@ -54,7 +54,8 @@ Noise = Annotated[
     float, typer.Option("--label-noise", help="Share of wrong training labels.", min=0, max=0.99)
 ]
 NetName = Annotated[
-    str | None, typer.Option("--net", help="small, residual, projection, resnet50, or any model of timm.")
+    str | None,
+    typer.Option("--net", help="small, residual, projection, features, resnet50, or any model of timm."),
 ]
 Weights = Annotated[
     Path | None, typer.Option(help="Weights of a pretrained --net: a .safetensors file, or .pth of tensors.")
@@ -63,12 +64,6 @@ Finetune = Annotated[
     bool,
     typer.Option("--finetune", help="Train the pretrained net too; else photos are seen by its features."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (compare, reproduce, search, status, report):
-        app.command()(command)
 
 
 def compare(

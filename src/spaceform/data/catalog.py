@@ -1,4 +1,4 @@
-"""Data by name or path: find it, fetch it, read it, check it.
+"""Data by name: find it, fetch it, read it, check it. Own data by path are read by `formats`.
 
 A data set is looked for in the folder that ``SPACEFORM_DATA`` names, then in the user's cache, in its usual
 layouts.
@@ -18,14 +18,10 @@ from typing import Literal, final
 from spaceform.data.dataset import DataError, Dataset, Task
 from spaceform.data.download import DownloadListener, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
-from spaceform.data.features import load_features
-from spaceform.data.folder import load_folder
+from spaceform.data.formats import load_path
 from spaceform.data.photos import decode
-from spaceform.data.shards import ABOUT
 from spaceform.data.splits import split
-from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
-from spaceform.data.tables import TABLES
-from spaceform.messages import counted, spelled
+from spaceform.messages import counted
 
 DATA_VARIABLE = "SPACEFORM_DATA"
 
@@ -60,15 +56,15 @@ def load(
 ) -> Dataset:
     """A data set by name, or own data by path.
 
-    A path is a folder of images, an ``.npz``, ``.parquet`` or ``.csv`` of features, or a folder of features:
-    Arrow shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter of the
-    memory (`guard.memory`) stay on the disk. ``label`` names the column of a table that holds the labels.
+    A path is a folder of images, a file of features (`formats.FILE_FORMATS`), or a folder of features: Arrow
+    shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter of the memory
+    (`guard.memory`) stay on the disk. ``label`` names the column of a table that holds the labels.
     """
     name = str(what)
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
     else:
-        dataset = _load_path(Path(what).expanduser(), label)
+        dataset = load_path(Path(what).expanduser(), label)
     return dataset if task is None else dataset.with_task(task)
 
 
@@ -178,32 +174,6 @@ def _load_named(entry: Entry, download: bool) -> Dataset:
             raise DataError(f"{entry.name} is not here; {_what_to_put_where(entry)}")
         place = get(entry.name)
     return entry.read(place)
-
-
-def _load_path(path: Path, label: str | None = None) -> Dataset:
-    if spelled(str(path)) != str(path):
-        raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
-    if label is not None and path.suffix.lower() not in TABLES:
-        raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
-    if path.suffix.lower() in {".npz", *TABLES}:
-        return load_features(path, label)
-    if (path / ABOUT).is_file():
-        return load_stored_shards(path)
-    if has_arrays(path):
-        return load_arrays(path)
-    if path.is_dir():
-        return load_folder(path)
-    if path.exists():
-        raise DataError(
-            f"{path} is not of a kind that is read; give a folder of images, or an .npz, .parquet or .csv "
-            "file of features."
-        )
-    near = difflib.get_close_matches(path.name, CATALOG, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise DataError(
-        f"there is no data {str(path)!r}; {hint}give one of {', '.join(CATALOG)}, "
-        f"a folder of images, or an .npz, .parquet or .csv file of features (paths are from {Path.cwd()})."
-    )
 
 
 def _entry(name: str) -> Entry:

@@ -224,7 +224,9 @@ def official_split(part: NDArray[Any] | None, n: int, path: Path) -> Split | Non
         return None
     known = [PARTS.get(_name(value).lower()) for value in part.flat]
     if part.shape != (n,) or None in known:
-        wrong = "a wrong length" if part.shape != (n,) else f"the value {part.flat[known.index(None)]!r}"
+        wrong = (
+            "a wrong length" if part.shape != (n,) else f"the value {_name(part.flat[known.index(None)])!r}"
+        )
         raise DataError(
             f"split in {path} has {wrong}; give 'train', 'val' or 'test' for each of the {n:,} rows."
         )

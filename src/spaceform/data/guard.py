@@ -43,24 +43,32 @@ _KINDS = (
 )
 
 
-def require_room(size: int, path: Path) -> None:
+_ON_DISK = (
+    "keep them in a folder, as Arrow files or as X-0.npy, y-0.npy, ... (docs/own-data.md): features of a "
+    "folder may stay on the disk"
+)
+
+
+def require_room(size: int, path: Path, remedy: str = _ON_DISK) -> None:
     """Refuse content of so many bytes where that is more than a share of the machine's memory."""
     room = SHARE * memory()
     if size > room:
         raise DataError(
             f"{path} unpacks to {size / 2**30:.1f} GiB, and at most {room / 2**30:.1f} GiB "
-            f"({SHARE:.0%} of this machine's memory) are read at once; keep fewer rows or columns."
+            f"({SHARE:.0%} of this machine's memory) are read at once; {remedy}."
         )
 
 
-def require_room_for_arrays(file: BinaryIO, path: Path, names: Collection[str]) -> None:
+def require_room_for_arrays(
+    file: BinaryIO, path: Path, names: Collection[str], remedy: str = _ON_DISK
+) -> None:
     """`require_room` for these arrays of an `.npz`, by the sizes that it lists, or for any other file."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as members:
             size = sum(m.file_size for m in members.infolist() if Path(m.filename).stem in names)
     else:
         size = file.seek(0, os.SEEK_END)
-    require_room(size, path)
+    require_room(size, path, remedy)
     file.seek(0)
 
 

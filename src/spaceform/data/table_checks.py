@@ -10,7 +10,7 @@ from spaceform.data.dataset import DataError
 from spaceform.data.stored_rows import LARGEST
 from spaceform.messages import counted
 
-_OTHERS = {";": "';'", "\t": "a tab"}
+_OTHERS = {";": "';'", "\t": "a tab", "|": "'|'"}
 
 
 def require_commas(path: Path) -> None:

@@ -81,13 +81,18 @@ def require_columns(columns: Sequence[TableFeature], table: "Table", path: Any) 
     for column in columns:
         there = column.source in table.column_names
         numbers = column.value is None and not column.is_empty
-        if there and not (numbers and not is_number(table[column.source])):
+        if there and (not numbers or _has_numbers(table[column.source], column)):
             continue
         kind, needed = " of numbers" if numbers else "", len({c.source for c in columns})
         raise DataError(
             f"{path} has no column {column.source!r}{kind}, one of the {needed:,} that are needed; add it, "
             "or rename the column that holds it."
         )
+
+
+def _has_numbers(cells: "ChunkedArray", column: TableFeature) -> bool:
+    """Whether a feature can be made of these cells; all of them may be empty where empty cells are filled."""
+    return is_number(cells) or (column.fill is not None and cells.null_count == len(cells))
 
 
 def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[TableFeature]:
@@ -115,7 +120,8 @@ def _numbers(cells: "ChunkedArray") -> NDArray[Any]:
 
     if pa.types.is_boolean(cells.type):
         cells = cells.cast(pa.uint8())
-    return np.asarray((cells.cast(pa.float64()) if pa.types.is_decimal(cells.type) else cells).to_numpy())
+    cast = pa.types.is_decimal(cells.type) or pa.types.is_null(cells.type)
+    return np.asarray((cells.cast(pa.float64()) if cast else cells).to_numpy())
 
 
 def _texts(cells: "ChunkedArray") -> list[str | None]:

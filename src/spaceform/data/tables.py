@@ -38,6 +38,7 @@ def read_table(path: Path) -> "Table":
     require_file(path)
     try:
         if csv:
+            require_room(path.stat().st_size, path)
             require_commas(path)
             empty = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_EMPTY)
             table = pa.csv.read_csv(path, convert_options=empty)

@@ -1,13 +1,11 @@
 """What a run says about new data, as a table: classes, calibrated probabilities, confidence, embeddings."""
 
 import io
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
-from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.data.formats import can_predict, inputs_of
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.messages import spelled
 from spaceform.run import files
@@ -25,8 +23,6 @@ from spaceform.run.held_out import as_trained
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_ARRAYS = (".npz", ".npy", *data.tables.TABLES)
 
 
 @final
@@ -171,11 +167,11 @@ def read(
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "there is no such file or folder", str(path))
-    arrays = [path for path in paths if path.suffix.lower() in _ARRAYS]
+    arrays = [path for path in paths if can_predict(path)]
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
-        x = _array(arrays[0], columns)
+        x = inputs_of(arrays[0], columns)
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:
@@ -198,50 +194,6 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
             )
         decoded.append(np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1))
     return np.stack(decoded)
-
-
-def _array(path: Path, columns: Sequence[data.TableFeature]) -> NDArray[np.generic]:
-    if path.suffix.lower() in data.tables.TABLES:
-        return data.features.read_inputs(path, columns)
-    require_file(path)
-    try:
-        with path.open("rb") as file:  # numpy leaves a damaged file open
-            require_room_for_arrays(file, path, ("X",))
-            found = np.load(file, allow_pickle=False)
-            x = found if isinstance(found, np.ndarray) else found["X"]
-    except KeyError:
-        there = ", ".join(found.files) or "nothing"
-        raise ValueError(
-            f"{path} has no array 'X' (it has {there}); save the inputs by np.savez(file, X=X)"
-        ) from None
-    except data.DataError:
-        raise
-    except ValueError as error:
-        if "EOF" in str(error):  # less than its header says
-            raise ValueError(
-                f"{path} is cut short; copy it again, or write it by np.savez(file, X=X)"
-            ) from None
-        raise ValueError(
-            f"{path} holds Python objects or no arrays at all, which are never read; save X.astype("
-            "np.float32) by np.savez(file, X=X)"
-        ) from None
-    except (OSError, EOFError, BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be read as arrays ({error}); copy it again, or write it by np.savez(file, X=X)"
-        ) from None
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
-        raise ValueError(
-            f"X of {path} must hold real numbers, got {x.dtype}; convert it by X.astype(np.float32)"
-        )
-    if x.ndim < 2 or len(x) == 0:
-        raise ValueError(f"X of {path} must have a row for each item, one at least, got shape {x.shape}")
-    x = x.astype(np.float32) if x.dtype in (np.float16, np.float64) else x
-    if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
-        raise ValueError(
-            f"X of {path} has NaN or infinite values in {int((~finite).sum())} of {len(x)} rows, the first "
-            f"is row {int((~finite).argmax())}; remove or fill such rows"
-        )
-    return x
 
 
 def write_table(frame: "DataFrame", path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Own data by path: which file ending, or which kind of folder, is read by which function.
+
+A new file format is one line of `FILE_FORMATS`: `load`, `predict` and what they say of other files know it
+then.
+"""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spaceform.data.arrays import array_inputs
+from spaceform.data.dataset import DataError, Dataset
+from spaceform.data.entries import CATALOG
+from spaceform.data.features import load_features, read_inputs
+from spaceform.data.folder import load_folder
+from spaceform.data.shards import ABOUT
+from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
+from spaceform.data.table_columns import TableFeature
+from spaceform.data.tables import TABLES
+from spaceform.messages import spelled
+
+UnlabelledInputs: TypeAlias = NDArray[np.generic]
+
+
+@final
+@dataclass(frozen=True)
+class FileFormat:
+    """How files of one ending are read."""
+
+    load: Callable[[Path, str | None], Dataset] | None
+    """To train on, with labels; a table is told the column of labels. None: it has no labels."""
+    inputs: Callable[[Path, Sequence[TableFeature]], UnlabelledInputs] | None
+    """To predict; a table is told the features of the run. None: `predict` does not read it."""
+
+
+_TABLE = FileFormat(load_features, read_inputs)
+FILE_FORMATS: dict[str, FileFormat] = {
+    ".npz": FileFormat(load_features, lambda path, _: array_inputs(path)),
+    ".npy": FileFormat(None, lambda path, _: array_inputs(path)),
+    ".parquet": _TABLE,
+    ".csv": _TABLE,
+}
+
+
+def load_path(path: Path, label: str | None = None) -> Dataset:
+    """Labelled data in a file or folder; `label` names the column of a table that holds the labels."""
+    if spelled(str(path)) != str(path):
+        raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
+    if label is not None and path.suffix.lower() not in TABLES:
+        raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
+    found = FILE_FORMATS.get(path.suffix.lower())
+    if found is not None and found.load is not None:
+        return found.load(path, label)
+    if (path / ABOUT).is_file():
+        return load_stored_shards(path)
+    if has_arrays(path):
+        return load_arrays(path)
+    if path.is_dir():
+        return load_folder(path)
+    if path.exists():
+        raise DataError(f"{path} is not of a kind that is read; give {_known()}.")
+    near = difflib.get_close_matches(path.name, CATALOG, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise DataError(
+        f"there is no data {str(path)!r}; {hint}give one of {', '.join(CATALOG)}, {_known()} "
+        f"(paths are from {Path.cwd()})."
+    )
+
+
+def can_predict(path: Path) -> bool:
+    """Whether the ending is that of a file of inputs that `inputs_of` reads."""
+    found = FILE_FORMATS.get(path.suffix.lower())
+    return found is not None and found.inputs is not None
+
+
+def inputs_of(path: Path, columns: Sequence[TableFeature] = ()) -> UnlabelledInputs:
+    """The inputs of a file that may have no labels; of a table, `columns` says which to take."""
+    read = FILE_FORMATS[path.suffix.lower()].inputs
+    assert read is not None
+    return read(path, columns)
+
+
+def _known() -> str:
+    *others, last = (ending for ending, known in FILE_FORMATS.items() if known.load is not None)
+    return f"a folder of images, or an {', '.join(others)} or {last} file of features"
