@@ -15,6 +15,7 @@ from spaceform.run import evaluate as measuring
 from spaceform.run.evaluate import evaluate, validation_score
 from spaceform.run.finished import Run
 from spaceform.run.material import material
+from spaceform.run.recipe import replace
 from spaceform.run.train import train
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ def test_a_run_is_selected_by_the_accuracy_that_it_predicts_with(head, tmp_path)
 
 
 def test_retrieval_is_selected_by_what_is_reported(tmp_path):
-    """Sampled copies in both, unless the direction is asked for in both."""
+    """Sampled copies in both; what the net emits in both, where the recipe says so."""
     recipe = tiny("vmf", data__task="retrieval", budget__epochs=2, net__dim=8)
     run, parts = train(recipe, tmp_path / "run"), material(recipe)
     index = parts.split.val
@@ -54,6 +55,11 @@ def test_retrieval_is_selected_by_what_is_reported(tmp_path):
     assert found["direction"] == found["cosine"]  # the geometry of the head is the sphere
     assert run.metrics == found == json.loads((run.path / "metrics.json").read_text())
     other = evaluate(run, retrieval="direction")
+    chosen = train(replace(recipe, retrieval="direction"), tmp_path / "direction")
+    assert [epoch["score"] for epoch in chosen.history] != [epoch["score"] for epoch in run.history]
+    assert validation_score(chosen.model, parts, CPU, retrieval="direction") == chosen.result["score"]
+    judged = evaluate(chosen)
+    assert (judged["judged_by"], judged["map_at_r"]) == ("direction", judged["direction"]["map_at_r"])
     assert (other["judged_by"], other["map_at_r"]) == ("direction", found["direction"]["map_at_r"])
     assert {name: other[name] for name in ("sampled", "direction", "cosine")} == {
         name: found[name] for name in ("sampled", "direction", "cosine")

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 from spaceform.run import files
+from spaceform.run.recipe import RecipeError
 
 pytestmark = pytest.mark.slow
 
@@ -177,3 +178,12 @@ def test_killed_while_saving_one_is_always_whole(tmp_path):
             assert torch.equal(read["w"], torch.full((200_000,), float(state["epoch"])))
     files.clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_last_line_of_a_growing_file_may_be_damaged(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert files.read_lines(path, growing=True) == [{"a": 1}, {"a": 2}]
+    path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(RecipeError, match=r"trials.jsonl cannot be read \(.*, in line 2\); restore the file"):
+        files.read_lines(path, growing=True)

@@ -78,7 +78,7 @@ def evaluate(
     device: str | torch.device | None = None,
     workers: int = 0,
     seed: int = 0,
-    retrieval: Compared = "sampled",
+    retrieval: Compared | None = None,
 ) -> dict[str, Any]:
     """Measure a run on its test split, and write what was found into its folder.
 
@@ -95,10 +95,11 @@ def evaluate(
     Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of what
     the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
     follow from `seed`, and `direction` compares what the net emits; `retrieval` says which of the two the
-    run is judged by. By what the net emits there are also `r_auroc`, whether the confidence says if the
-    nearest neighbour is right, under `few_shot` the accuracy of prototypes of 1 and of 5 items, with its
-    95 % interval, and under `verification` how well pairs of one class are told from pairs of two, by a model
-    that was fitted to pairs of the validation classes (`Run.pairs`). Of more than 64,000 test items
+    run is judged by. None takes the one of the recipe, by which the run was selected. By what the net emits
+    there are also `r_auroc`, whether the confidence says if the nearest neighbour is right, under `few_shot`
+    the accuracy of prototypes of 1 and of 5 items, with its 95 % interval, and under `verification` how well
+    pairs of one class are told from pairs of two, by a model that was fitted to pairs of the validation
+    classes (`Run.pairs`). Of more than 64,000 test items
     (`of_items`) whole classes at random are searched, the same for every run, `items` in all.
 
     `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
@@ -115,7 +116,7 @@ def evaluate(
         )
     with torch.inference_mode():
         if parts.dataset.task == "retrieval":
-            found, outputs = _retrieval(run, parts, workers, seed, retrieval)
+            found, outputs = _retrieval(run, parts, workers, seed, retrieval or run.recipe.retrieval)
         else:
             found, outputs = _classification(run, parts, workers, seed)
     found = {"task": parts.dataset.task, "data": parts.dataset.name, "head": run.recipe.head.name, **found}

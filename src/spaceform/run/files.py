@@ -62,14 +62,16 @@ def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
     """
     if growing and not path.exists():
         return []
-    records = []
-    for line in path.read_bytes().splitlines():
+    records, lines = [], path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             records.append(parsed(line, dict[str, Any]))
         except ValueError as error:
-            if growing:
+            if growing and number == len(lines):  # not whole yet, or cut short by a kill
                 break
-            raise RecipeError(f"{path} cannot be read ({error})") from None
+            raise RecipeError(
+                f"{path} cannot be read ({error}, in line {number}); restore the file, or remove it"
+            ) from None
     return records
 
 

@@ -158,7 +158,9 @@ def _fit(
 
             judged = whole_model(model)
             score = fabric.broadcast(
-                validation_score(judged, parts, fabric.device, workers) if leads else None
+                validation_score(judged, parts, fabric.device, workers, retrieval=recipe.retrieval)
+                if leads
+                else None
             )
             record = {"epoch": epoch, "loss": losses.mean().item(), "score": score, "lr": lr}
             if isinstance(beta := getattr(model.head, "log_beta", None), Tensor):

@@ -145,6 +145,10 @@ class Recipe(Value):
     optim: Annotated[SerializeAsAny[Optim], BeforeValidator(optim_options)]
     schedule: Schedule = Field(default_factory=lambda: Schedule.model_validate({}))
     budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
+    retrieval: Literal["sampled", "direction"] = "sampled"
+    """What a stochastic head is selected and judged by in retrieval: sampled embeddings, as in the paper, or
+    what the net emits. Other heads have only the latter.
+    """
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     channels_last: bool = False
     """Whether images lie in memory with their channels last, which convolutions on GPUs prefer."""
