@@ -142,15 +142,17 @@ def test_folds_deal_out_every_class():
     assert not torch.equal(fold, folds(rows, seed=2))
 
 
-def test_short_runs_do_with_one_member_and_the_best_gets_all():
+def test_all_runs_do_with_one_member_and_the_best_is_tried_with_all():
     """On digits, a table of 64 columns: what the search chose says how many members it had."""
     candidates = [
         Candidate(hidden=(16,), members=3, lr=lr, batch_size=64, epochs=10) for lr in (0.02, 0.01, 1e-5, 1e-6)
     ]
     found = search("cosine", candidates, digits_parts(), classes=10, seed=0)
-    assert [t.epochs for t in found.trials] == [3, 3, 3, 3, 10]
-    assert found.best.rung == 1  # ten epochs are better than three
+    assert [(t.rung, t.epochs) for t in found.trials] == [(0, 3)] * 4 + [(1, 10), (3, 10)]
+    assert found.best == found.trials[-1]  # ten epochs are better than three, and three members than one
     assert found.candidate.members == found.fitted.models[0].net.body.members == 3
+    again = search("cosine", candidates, digits_parts(), classes=10, seed=0, finished=found.trials)
+    assert again.candidate == found.candidate
     short = search("cosine", candidates, digits_parts(), classes=10, seed=0, seconds=0.0)
     assert short.candidate.members == short.fitted.models[0].net.body.members == 1
 

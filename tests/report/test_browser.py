@@ -305,14 +305,14 @@ def test_other_weights_recommend_the_head_of_least_weighted_loss(opened) -> None
 
 def test_weights_of_the_study_are_kept_whatever_they_are(tmp_path, make_study, opened) -> None:
     study = make_study(tmp_path / "s", heads=("standard", "cosine"), items=200)
-    for job in study.jobs:  # with a calibrator there are three goals above chance, of weights 4, 3 and 1
+    for job in study.jobs:  # with a calibrator there are three goals above chance, of weights 4, 3 and 0.1
         file = study.path(job) / "metrics.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "calibrator": "temperature"}))
     path = tmp_path / "report.html"
     path.write_text(render(compute(collect([tmp_path / "s"]))), "utf-8")
     page = opened(path=path)
     sliders = page.locator(".weights input")
-    assert [sliders.nth(i).input_value() for i in range(sliders.count())] == ["50", "38", "12"]
+    assert [sliders.nth(i).input_value() for i in range(sliders.count())] == ["56", "42", "1"]
     said = page.locator(".weights [role=status]").inner_text()
     assert said == page.locator("header .verdict").inner_text()
 

@@ -14,9 +14,10 @@ def test_a_number_is_a_number_and_auto_begins_with_three():
 
 def test_minutes_bound_the_search_the_references_and_the_first_seeds():
     free, short, long = (Seeds.of(None, auto=True, minutes=minutes) for minutes in (None, 1.0, 30.0))
-    assert (free.searching(6), free.reference_trials(16)) == (None, 16)
+    assert (free.searching(6, 2), free.reference_trials(16)) == (None, 16)
     assert short.first == 1
-    assert short.searching(6) == pytest.approx(0.5 * 60 * 2 / 6)
+    assert short.searching(6, 2) == pytest.approx(0.5 * 60 * 2 / 6)
+    assert short.searching(6, 1) == pytest.approx(0.5 * 60 / 6)
     assert short.reference_trials(16) == 4
     assert Seeds.of(None, auto=True, minutes=0.1).reference_trials(16) == 2
     assert long.reference_trials(16) == 16

@@ -2,8 +2,9 @@
 
 Every candidate is trained for three tenths of its epochs, the best quarter of them for all, the best
 sixteenth for twice as many; each time from the start, with the whole schedule in the epochs it has, so that a
-short run is a finished one. Where a net has several members, the short runs do with one. The choice is made
-among all of these runs: a shorter schedule may be the better one.
+short run is a finished one. The choice is made among all of these runs: a shorter schedule may be the better
+one. Where a net has several members, these runs do with one; the best of them is then tried with all, for as
+many epochs.
 
 The loss is that after one temperature: a wrong scale costs nothing to mend.
 """
@@ -23,6 +24,8 @@ from spaceform.heads import Head
 _RUNGS = (0.3, 1.0, 2.0)
 _KEPT = (1.0, 1 / 4, 1 / 16)
 """Shares of the epochs, and of the candidates that get them."""
+_ALL_MEMBERS = len(_RUNGS)
+"""The last rung: the best run again, with all members of its net."""
 
 
 class NothingTrained(ArithmeticError):
@@ -80,6 +83,10 @@ class Outcome:
     """False if the time was up before the last rung was done."""
 
 
+_Tried = tuple[Trial, Rehearsal | None]
+"""A trial, and its models if it ran in this call."""
+
+
 def search(
     head: str,
     candidates: Sequence[Candidate],
@@ -100,26 +107,32 @@ def search(
     """
     known = {(t.candidate, t.rung): t for t in finished}
     trials: list[Trial] = []
-    best: tuple[Trial, Rehearsal | None] | None = None
+
+    def attempt(i: int, rung: int, candidate: Candidate) -> _Tried | None:
+        """One trial, or the one that is known; None where there is no time for it."""
+        trial, fitted = known.get((i, rung)), None
+        if trial is None:
+            spent = sum(t.seconds for t in trials)
+            if seconds is not None and trials and spent + _foreseen(trials, candidate) > seconds:
+                return None
+            trial, fitted = _run(head, make, i, rung, candidate, parts, classes=classes, seed=seed)
+            if on_trial is not None:
+                on_trial(trial)
+        trials.append(trial)
+        return trial, fitted
+
+    best: _Tried | None = None
     alive, complete = list(range(len(candidates))), True
     for rung, kept in _rungs(len(candidates)):
         alive = alive[:kept]
         scores: dict[int, float] = {}
         for i in alive:
-            spent = sum(t.seconds for t in trials)
-            candidate = with_share(candidates[i], _RUNGS[rung])
-            trial, fitted = known.get((i, rung)), None
-            if trial is None:
-                if seconds is not None and trials and spent + _foreseen(trials, candidate) > seconds:
-                    complete = False
-                    break
-                trial, fitted = _run(head, make, i, rung, candidate, parts, classes=classes, seed=seed)
-                if on_trial is not None:
-                    on_trial(trial)
-            trials.append(trial)
-            scores[i] = trial.score
-            if trial.error is None and (best is None or trial.score < best[0].score):
-                best = trial, fitted
+            tried = attempt(i, rung, _with_share(candidates[i], _RUNGS[rung]))
+            if tried is None:
+                complete = False
+                break
+            scores[i] = tried[0].score
+            best = _better(best, tried)
         if not complete:
             break
         alive = sorted((i for i in alive if math.isfinite(scores[i])), key=lambda i: scores[i])
@@ -130,9 +143,14 @@ def search(
         raise NothingTrained(
             f"{head}: all {len(trials)} candidates diverged ({errors}); lower the rates or leave the head out"
         )
+    whole = _as_tried(candidates, replace(best[0], rung=_ALL_MEMBERS))
+    if complete and whole.members > 1:
+        tried = attempt(best[0].candidate, _ALL_MEMBERS, whole)
+        complete = tried is not None
+        best = _better(best, tried)
+    assert best is not None
     found, fitted = best
-    candidate = with_share(candidates[found.candidate], _RUNGS[found.rung])
-    return Outcome(tuple(trials), found, candidate, fitted, complete)
+    return Outcome(tuple(trials), found, _as_tried(candidates, found), fitted, complete)
 
 
 def _rungs(candidates: int) -> list[tuple[int, int]]:
@@ -144,16 +162,30 @@ def _rungs(candidates: int) -> list[tuple[int, int]]:
     return [(rung, n) for rung, n in enumerate(counts) if n > 0 and (rung > 0 or n > 1)]
 
 
-def with_share(candidate: Candidate, share: float) -> Candidate:
-    """With that share of its epochs, at least two; in less than all of them with one member."""
+def _with_share(candidate: Candidate, share: float) -> Candidate:
+    """With one member, for that share of its epochs, at least two."""
     epochs = max(min(2, candidate.epochs), round(candidate.epochs * share))
-    return replace(candidate, epochs=epochs, members=candidate.members if share >= 1 else 1)
+    return replace(candidate, epochs=epochs, members=1)
+
+
+def _as_tried(candidates: Sequence[Candidate], trial: Trial) -> Candidate:
+    """The candidate of a trial, with the epochs and members it had there."""
+    own = candidates[trial.candidate]
+    members = own.members if trial.rung == _ALL_MEMBERS else 1
+    return replace(own, epochs=trial.epochs, members=members)
+
+
+def _better(best: _Tried | None, tried: _Tried | None) -> _Tried | None:
+    """The one with the lower loss, the first of equals; None is worse than any that did not diverge."""
+    if tried is None or tried[0].error is not None:
+        return best
+    return tried if best is None or tried[0].score < best[0].score else best
 
 
 def _foreseen(trials: Sequence[Trial], candidate: Candidate) -> float:
-    """Seconds that a trial of so many epochs will take, judged by the mean of those before."""
+    """Seconds that a trial of so many epochs and members will take, judged by the mean of those before."""
     epochs = sum(t.epochs for t in trials)
-    return candidate.epochs * sum(t.seconds for t in trials) / epochs
+    return candidate.members * candidate.epochs * sum(t.seconds for t in trials) / epochs
 
 
 def _run(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spaceform.heads._kernels.margin import Margin
 from spaceform.heads.class_weights import Init
-from spaceform.heads.declaration import LogUniform, Start, Uniform
+from spaceform.heads.declaration import LogUniform, Start
 from spaceform.heads.margins import MarginHead
 
 
@@ -24,7 +24,7 @@ class CosFaceHead(MarginHead):
 
     name, title = "cosface", "CosFace"
     compared = False
-    searched = MappingProxyType({"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0)})
+    searched = MappingProxyType({"margin": LogUniform(0.05, 0.2), "beta": LogUniform(8.0, 32.0)})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.15, weight_decay=5e-4, options={"margin": 0.2, "beta": 16.0}),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spaceform.heads._checks import checked_labels, is_positive_integer
 from spaceform.heads._kernels.margin import Margin
 from spaceform.heads.class_weights import Init, class_weights
-from spaceform.heads.declaration import Choice, LogUniform, Start, Uniform
+from spaceform.heads.declaration import Choice, LogUniform, Start
 from spaceform.heads.margins import MarginHead, check_angle
 from spaceform.special._precision import no_autocast
 
@@ -30,7 +30,7 @@ class SubCentreArcFaceHead(MarginHead):
     name, title = "subcentre_arcface", "Sub-centre ArcFace"
     compared = False
     searched = MappingProxyType(
-        {"margin": Uniform(0.0, 0.2), "beta": LogUniform(8.0, 32.0), "centres": Choice((3, 2))}
+        {"margin": LogUniform(0.05, 0.2), "beta": LogUniform(8.0, 32.0), "centres": Choice((3, 2))}
     )
     defaults = MappingProxyType(
         {

@@ -45,6 +45,11 @@ class Processes:
         if self.count is not None and self.count < 1:
             raise ValueError(f"at least 1 process must do the work, got {self.count}")
 
+    @property
+    def most(self) -> int:
+        """How many work at a time, where there is work for all."""
+        return self.count or _gpus() or _cores()
+
     def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
         """Finish every run of the study that is not finished.
 
@@ -80,7 +85,7 @@ class Processes:
 
     def pool(self, runs: int, workers: int | None = None) -> "Pool":
         """Processes for so many runs."""
-        size = min(runs, self.count or _gpus() or _cores())
+        size = min(runs, self.most)
         return Pool(size, spare_workers(_cores(), max(1, size)) if workers is None else workers)
 
 

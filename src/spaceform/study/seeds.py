@@ -54,7 +54,7 @@ class Seeds:
             return cls(FIRST_SEEDS, False, now, deadline)
         return cls(FIRST_SEEDS if minutes is None else 1, True, now, deadline)
 
-    def searching(self, heads: int, processes: int = 2) -> float | None:
+    def searching(self, heads: int, processes: int) -> float | None:
         """Seconds that the search of one head may take; None where there is no limit."""
         if self.deadline is None:
             return None

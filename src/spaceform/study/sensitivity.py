@@ -12,6 +12,7 @@ from typing import Any, final
 
 import pandas as pd
 
+from spaceform.messages import counted
 from spaceform.study import feature_search
 
 
@@ -67,13 +68,16 @@ def told(found: Sequence[Tried], note: str) -> str:
         return note
     planned = max(one.planned for one in found)
     counts = sorted({one.count for one in found})
-    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    number = (
+        counted(counts[0], "candidate") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} candidates"
+    )
+    number += " was" if counts == [1] else " were"
     if counts[0] < planned:
         return (
-            f"Rates and options: {number} candidates were tried for each head on the validation split; "
+            f"Rates and options: {number} tried for each head on the validation split; "
             f"{planned} were planned, but the time was over."
         )
-    return f"Rates and options: {number} candidates were tried for each head on the validation split."
+    return f"Rates and options: {number} tried for each head on the validation split."
 
 
 def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:

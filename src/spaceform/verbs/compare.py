@@ -114,7 +114,7 @@ def compare(
             first = next(iter(found.values()))
             beside = reference_errands(first, folder, trials=rule.reference_trials(max(1, trials)))
         if trials:
-            limit = rule.searching(len(found))
+            limit = rule.searching(len(found), here.most)
             found, notes["searched"] = _search(
                 found,
                 folder / "search",

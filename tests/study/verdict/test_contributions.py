@@ -122,3 +122,7 @@ def test_chance_in_the_auroc_is_that_of_a_score_that_knows_nothing(wrong):
     level = contributions.chance_in_auroc(correct)
     areas = [contributions.auroc(rng.random(1_000), correct).mean() for _ in range(2_000)]
     assert 0.0005 < np.mean(np.array(areas) > level) < 0.012
+
+
+def test_chance_in_the_auroc_of_few_items_is_not_above_1():
+    assert contributions.chance_in_auroc(np.arange(36) > 0) == 1.0

@@ -44,6 +44,23 @@ def test_overall_regret_is_the_weighted_sum_of_the_goals():
         assert found.verdict.of(label).regret == pytest.approx(parts - least, abs=0.6)
 
 
+@pytest.mark.parametrize("draw", range(12))
+def test_the_choice_has_the_least_weighted_regret_that_a_page_shows(draw):
+    """Also where heads are nearly level: the table of weights must not contradict the choice."""
+    rng = np.random.default_rng(draw)
+    levels = {
+        label: (97 + 0.3 * rng.standard_normal(), 0.1 + 0.01 * rng.standard_normal()) for label in "abcd"
+    }
+    accuracy, nll = ({label: level[i] for label, level in levels.items()} for i in (0, 1))
+    evidence = both(accuracy, nll, seeds=3, items=300)
+    verdict = decide(evidence)
+    found = recommend(evidence, verdict, WEIGHTS)
+    weighted = {
+        label: sum(0.5 * one.of(label).regret / one.goal.region for one in verdict.goals) for label in "abcd"
+    }
+    assert found.choice.first == min(weighted, key=weighted.get)
+
+
 def test_goals_on_other_items_add_their_errors():
     evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3}, nll_items=500)
     found = recommend(evidence, decide(evidence), WEIGHTS)

@@ -133,7 +133,7 @@ def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
     assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
     assert words.racing(found, (ACCURACY,))[1].endswith(
-        " behind the best; 0.25 points or less is near enough."
+        " behind the best of these test items; 0.25 points or less is near enough."
     )
 
 

@@ -104,7 +104,7 @@ def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
     """The level that the AUROC of a score that knows nothing reaches by chance (Mann and Whitney)."""
     ones = int(correct.sum())
     zeros = len(correct) - ones
-    return 0.5 + _BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros)))
+    return min(1.0, 0.5 + _BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros))))
 
 
 def found(

@@ -178,24 +178,26 @@ def decide(
     regions: Mapping[str, float] | None = None,
     seed: int = 0,
     new_items: bool = True,
+    choice: str | None = None,
 ) -> Verdict:
     """A verdict on every goal; `regions` sets regions of equivalence by column, in the goal's unit.
 
     It holds for new items and new seeds; without `new_items`, for new seeds on this very test split. The same
-    evidence and `seed` give the same verdict.
+    evidence and `seed` give the same verdict. `choice` names the head to choose, where that is known already;
+    without it, the head of least expected regret is chosen.
     """
     wanted = tuple(evidence.goals if goals is None else goals)
     wanted = with_regions(wanted, regions or {})
     there = tuple(goal for goal in wanted if goal.column in evidence.series)
     return Verdict(
-        tuple(_decide(evidence, goal, seed, new_items) for goal in there),
+        tuple(_decide(evidence, goal, seed, new_items, choice) for goal in there),
         evidence.labels,
         evidence.references,
         {label: len(evidence.seeds(label)) for label in evidence.labels},
     )
 
 
-def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalVerdict:
+def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool, choice: str | None) -> GoalVerdict:
     series = evidence.series[goal.column]
     gaps = _gaps(series)
     heads = [label for label in evidence.labels if label in series and series[label].seeds]
@@ -206,7 +208,7 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
     place = {label: i for i, label in enumerate(known.labels)}
     columns = [place[label] for label in heads]
     regret = regrets(goal.sign * truth[:, columns])
-    choice = heads[int(regret.mean(0).argmin())]
+    choice = heads[int(regret.mean(0).argmin())] if choice is None else choice
     pairs = {
         (a, b): _difference(goal, known, truth, place[a], place[b])
         for a in known.labels
@@ -223,7 +225,7 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool) -> GoalV
             )
             for k, c in enumerate(columns)
         )
-        level = max(series[label].chance for label in heads)
+        level = min(goal.most, max(series[label].chance for label in heads))
         return GoalVerdict(goal, None, untold, (), None, gaps, known.items, pairs, level)
     standings = tuple(
         _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], choice, pairs)

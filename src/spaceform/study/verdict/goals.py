@@ -56,6 +56,12 @@ class Goal:
         return 1.0 if self.higher else -1.0
 
 
+_BESIDE = 0.1
+"""Weight of a goal that a classifier is not trained for. Heads differ in these by many regions (mAP@R by 15
+points where accuracy differs by 0.3), so that with a weight of 1 they decided alone: on SNIPS the choice then
+was 0.5 points and 0.019 NLL behind.
+"""
+
 CLASSIFICATION_GOALS: tuple[Goal, ...] = (
     Goal("accuracy", "accuracy", "accuracy", POINTS, True, 0.5, 0.5, 100.0, weight=4.0),
     Goal("nll", "NLL", "good probabilities as trained", NATS, False, 0.01, 0.03, math.inf),
@@ -111,7 +117,7 @@ CLASSIFICATION_GOALS: tuple[Goal, ...] = (
         0.01,
         0.02,
         1.0,
-        weight=1.0,
+        weight=_BESIDE,
     ),
     Goal(
         "auroc_probability",
@@ -123,7 +129,7 @@ CLASSIFICATION_GOALS: tuple[Goal, ...] = (
         0.01,
         1.0,
     ),
-    Goal("retrieval.map_at_r", "mAP@R", "retrieval", POINTS, True, 0.5, 1.0, 100.0, weight=1.0),
+    Goal("retrieval.map_at_r", "mAP@R", "retrieval", POINTS, True, 0.5, 1.0, 100.0, weight=_BESIDE),
 )
 RETRIEVAL_GOALS: tuple[Goal, ...] = (
     Goal("map_at_r", "mAP@R", "retrieval of new classes", POINTS, True, 0.5, 0.5, 100.0, weight=1.0),

@@ -109,7 +109,8 @@ def recommend(
         return None
     total = sum(given[column] for column in counted)
     shares = {column: given[column] / total for column in counted}
-    overall = decide(combined(evidence, goals, shares), seed=seed).goals[0]
+    least = _least_regret(evidence.labels, verdict, shares)
+    overall = decide(combined(evidence, goals, shares), seed=seed, choice=least).goals[0]
     choice = break_tie(overall, costs)
     by_goal = {one.goal.column: break_tie(one, costs) for one in verdict.goals}
     assert choice is not None
@@ -120,6 +121,16 @@ def recommend(
         tuple(column for column in asked if column not in counted),
         {column: found for column, found in by_goal.items() if found is not None},
     )
+
+
+def _least_regret(labels: tuple[str, ...], verdict: Verdict, shares: Mapping[str, float]) -> str:
+    """Of Σ weight · regret / region, the first of equals: what the page shows for these weights."""
+
+    def regret(label: str) -> float:
+        goals = [(verdict.of(column), share) for column, share in shares.items()]
+        return sum(share * one.of(label).regret / one.goal.region for one, share in goals)
+
+    return min(labels, key=regret)
 
 
 def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> GoalChoice | None:

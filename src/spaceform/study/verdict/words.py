@@ -165,7 +165,8 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
         first += ": it is the only head."
     elif one.best < _LIKELY:
         first += (
-            f" for now: it is the best over all goals with a probability of only {probability(one.best)}."
+            " for now: on average it is the least behind the best, but it is the best over all goals with a "
+            f"probability of only {probability(one.best)}."
         )
     else:
         first += f": the best over all goals with a probability of {probability(one.best)}."
@@ -291,7 +292,7 @@ def _question(one: Question, goal: Goal, name: Name) -> str:
         state += f"; in question: {listed([name(label) for label in one.heads])}"
     choice = name(one.choice) + ("" if one.settled else " so far")
     loss = amount(goal, one.regret)
-    return f"{capital(goal.title)}: {choice}, on average {loss} behind the best; {state}."
+    return f"{capital(goal.title)}: {choice}, on average {loss} behind the best of these test items; {state}."
 
 
 def _next(verdict: GoalVerdict, name: Name) -> str:
