@@ -9,7 +9,7 @@ DATA is what `board_data.py` made. `run` compares all heads on one set after the
 and leaves a study in OUT/NAME; killed, the same command goes on. With `--task retrieval` it takes the sets of
 at least 40 classes, and leaves OUT/NAME-retrieval. `collect` writes one file from what the studies have so
 far: a row for every set, head and seed, and for every reference; verdicts and the quick answer of every set
-are in the metadata.
+are in the metadata. What the file has of sets without a study in OUT stays.
 
 The quick answer is what `compare` with its defaults would have said: the six heads that are compared by
 default, with the search that each of them got (it does not depend on the other heads), and the race for seeds
@@ -98,11 +98,14 @@ def run(asked: argparse.Namespace) -> int:
 
 def collect(asked: argparse.Namespace) -> int:
     """One file from the studies that are there; always 0."""
-    rows: list[dict[str, Any]] = []
-    verdicts: dict[str, Any] = {}
-    described = {one["name"]: one for one in listed()}  # those that are not made yet are named too
-    for one in sets(asked.data, asked.only, asked.without):
+    made = sets(asked.data, asked.only, asked.without)
+    anew = {one["name"] for one in made if (asked.out / one["name"] / "study.json").exists()}
+    rows, verdicts, kept = _earlier(asked.to, anew)
+    described = {one["name"]: one for one in listed()} | kept  # those that are not made yet are named too
+    for one in made:
         name = one["name"]
+        if name not in anew:
+            continue
         described[name] = one
         for task, suffix in (("classification", ""), ("retrieval", RETRIEVAL)):
             found = summary(asked.data, asked.out / f"{name}{suffix}", one, task)
@@ -121,6 +124,22 @@ def collect(asked: argparse.Namespace) -> int:
         file.write_table(pa.Table.from_pylist(rows, schema))
         file.add_key_value_metadata({key: json.dumps(value) for key, value in metadata.items()})
     return 0
+
+
+def _earlier(path: Path, anew: set[str]) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """Rows, verdicts and descriptions that the file has of sets which are not measured anew."""
+    if not path.exists():
+        return [], {}, {}
+    table = pq.read_table(path)
+    found = {key: json.loads(table.schema.metadata[key.encode()]) for key in ("sets", "verdicts")}
+    verdicts = {name: said for name, said in found["verdicts"].items() if name not in anew}
+    described = {one["name"]: one for one in found["sets"] if one["name"] in verdicts}
+    rows = [
+        {column: value for column, value in row.items() if value is not None}
+        for row in table.to_pylist()
+        if row["set"] in verdicts
+    ]
+    return rows, verdicts, described
 
 
 def summary(data: Path, folder: Path, one: Mapping[str, Any], task: str) -> dict[str, Any] | None:

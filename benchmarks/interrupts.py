@@ -6,9 +6,10 @@ Takes `compare` (of pictures and of features), `search`, `train` and `predict` i
 beginning; those that run at the same time are the load of each other. Ctrl-C goes to every process of the
 command, as a terminal sends it; SIGTERM to every process, or to the first alone, as clusters and containers
 do. Moments lie anywhere between the first and the last of a command: the first is when it has its handlers
-in place (before that, Python itself is starting), the last is measured. Prints one line for each moment, and
-ends with 1 if any was wrong. Moments that the record holds already are not tried again, so that the same
-command goes on where it was stopped.
+in place (before that, Python itself is starting), the last is measured. They are counted in processor seconds
+of all its processes, so that a moment is the same one however busy the machine is. Prints one line for each
+moment, and ends with 1 if any was wrong. Moments that the record holds already are not tried again, so that
+the same command goes on where it was stopped.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 STOPPED = "error: stopped; the same command goes on from the last checkpoint"
-SHORT = ["--set", "budget.epochs=30", "--set", "budget.episodes=10"]
+SHORT = ["--set", "budget.epochs=10", "--set", "budget.episodes=10"]
 COMMANDS = {
     "compare": "report:",
     "features": "report:",
@@ -66,7 +67,7 @@ def command(name: str, folder: Path, tag: str) -> list[str]:
             trials = ["--head", "cosine", "--trials", "6"]
             return ["search", "digits", *trials, *SHORT, "--processes", "2", "--out", out]
         case "train":
-            return ["train", "digits/vmf", "--set", "budget.epochs=100", "--out", out]
+            return ["train", "digits/vmf", "--set", "budget.epochs=30", "--out", out]
         case _:
             return ["predict", str(folder / "run"), str(folder / "many.npz"), "-o", f"{out}.csv"]
 
@@ -84,10 +85,26 @@ def prepare(folder: Path) -> None:
 
 
 def spaceform(*arguments: str) -> float:
-    """Run a command to its end; how long it took."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "spaceform", *arguments], check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - began
+    """Run a command to its end; processor seconds of all its processes."""
+    process = subprocess.Popen([sys.executable, "-m", "spaceform", *arguments], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"spaceform {' '.join(arguments)} ended with {process.returncode}")
+    return used.ru_utime + used.ru_stime
+
+
+def worked(group: int) -> float:
+    """Processor seconds of a group so far, those of its ended processes included."""
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[2]) == group:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def start(arguments: list[str], result: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -120,11 +137,12 @@ def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
 
 
 def interrupt(arguments: list[str], after: float, number: signal.Signals, whole: bool, place: Path) -> Found:
-    """Send a signal after so many seconds, and wait for the end."""
+    """Send a signal after a share of a command's work, in processor seconds, and wait for the end."""
     result, log = place.with_suffix(".result"), place.with_suffix(".said")
     process = start(arguments, result, log)
     wait_until_ready(process)
-    time.sleep(after)
+    while process.poll() is None and worked(process.pid) < after:
+        time.sleep(0.05 * random.random())
     began = time.monotonic()
     if process.poll() is None:
         os.killpg(process.pid, number) if whole else process.send_signal(number)
@@ -178,8 +196,8 @@ def attempt(moment: int, name: str, longest: float, seed: int, folder: Path) -> 
         "command": name,
         "signal": number.name,
         "to": "all" if whole else "one",
-        "after_s": round(after, 2),
-        "of_s": round(longest, 2),
+        "after_cpu_s": round(after, 2),
+        "of_cpu_s": round(longest, 2),
         "ended": ended(found, fault),
         "wrong": bool(fault),
         "took_s": round(found.seconds, 2),
@@ -227,7 +245,9 @@ def main() -> None:
             names = [options.only] if options.only else list(COMMANDS)
             whole = pool.map(lambda name: spaceform(*command(name, folder, "whole"), "--quiet"), names)
             longest = dict(zip(names, whole, strict=True))
-            print("to the end:", ", ".join(f"{name} {seconds:.0f} s" for name, seconds in longest.items()))
+            print(
+                "to the end:", ", ".join(f"{name} {work:.0f} s" for name, work in longest.items()), flush=True
+            )
 
             def one(moment: int) -> dict[str, Any]:
                 name = names[moment % len(names)]

@@ -19,8 +19,9 @@ from spaceform.study.published import PUBLISHED
 from spaceform.study.summary import standard_error
 from spaceform.study.verdict import GOALS, ItemOutputs, decide, evidence_from
 
-sys.path.append(str(RESULTS.parent / "benchmarks"))  # the tables of the board stand beside its scripts
+sys.path.append(str(RESULTS.parent / "benchmarks"))  # these tables stand beside the scripts of their records
 import board_tables
+import compared
 
 DOCS = RESULTS.parent / "docs"
 PAGES = (RESULTS.parent / "README.md", *(DOCS / f"{name}.md" for name in ("board", "findings", "which-loss")))
@@ -327,6 +328,7 @@ def _estimator() -> list[list[str]]:
 _OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {
     "runtime": _runtime,
     "estimator": _estimator,
+    "compare": lambda: compared.lines(record("benchmarks/compare")),
     **board_tables.TABLES,
 }
 """Tables of other shapes."""

@@ -87,11 +87,21 @@ def test_inside_the_import_of_multiprocessing_too(tmp_path, number):
     assert told(WAIT.format(code), number) == (CODES[number], STOPPED)
 
 
+def slow_to_clean_up(patience: int) -> str:
+    """Code that says so where its clean-up was waited for."""
+    from_now = f"import spaceform.cli.interrupts as i; i._PATIENCE = {patience}"
+    slow = 'try: time.sleep(60)\\nfinally: time.sleep(60); print("waited", file=sys.stderr)'
+    return WAIT.format(f"{from_now}; exec('{slow}')")
+
+
 def test_a_second_signal_does_not_wait_for_the_clean_up():
-    slow = "exec('try: time.sleep(60)\\nfinally: time.sleep(60)')"
-    began = time.monotonic()
-    assert told(WAIT.format(slow), signal.SIGINT, signal.SIGINT, pause=0.5) == (130, STOPPED)
-    assert time.monotonic() - began < 50
+    code = slow_to_clean_up(patience=1000)
+    assert told(code, signal.SIGINT, signal.SIGINT, pause=0.5) == (130, STOPPED)
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_clean_up_that_takes_too_long_is_not_waited_for(number):
+    assert told(slow_to_clean_up(patience=1), number) == (CODES[number], STOPPED)
 
 
 def test_a_copy_of_the_process_is_left_to_its_parent():
