@@ -1,7 +1,7 @@
 """Refuse a tag that is not the version: python .github/check_release.py v0.1.0
 
 The version is in src/spaceform/_version.py; CHANGELOG.md must have a section for it, and CITATION.cff must
-name it.
+name it, with the same date.
 """
 
 import re
@@ -16,6 +16,8 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     version = _found(root / "src/spaceform/_version.py", r'^__version__ = "(.+)"$')
     citation = _found(root / "CITATION.cff", r"^version: (.+)$")
     sections = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    dated = _found(root / "CITATION.cff", r"^date-released: (.+)$")
+    date = _found(root / "CHANGELOG.md", rf"^## \[?{re.escape(version)}\]? - (.+)$")
     found = []
     if tag != f"v{version}":
         found.append(f"the tag {tag} is not v{version}; change src/spaceform/_version.py or the tag")
@@ -23,6 +25,8 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
         found.append(f"CITATION.cff names version {citation}, not {version}; change it")
     if version not in sections:
         found.append(f"CHANGELOG.md has no section '## {version}'; write it")
+    elif dated != date:
+        found.append(f"CITATION.cff was released on {dated}, CHANGELOG.md says {date}; change one")
     return found
 
 

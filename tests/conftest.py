@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -38,6 +39,22 @@ def lasting_processes():
 
     with lasting():
         yield
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A short run on digits of every head, evaluated; tests that change one copy it first."""
+    from short_runs import SHIPPED
+    from spaceform.run.evaluate import evaluate
+    from spaceform.run.recipe import load
+    from spaceform.run.train import train
+
+    folder = tmp_path_factory.mktemp("runs")
+    short = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
+    for head in SHIPPED:
+        train(load(f"digits/{head}", short), folder / head, accelerator="cpu")
+        evaluate(folder / head)
+    return {path.name: path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="session")

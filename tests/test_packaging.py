@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 import subprocess
 import sys
 import tarfile
@@ -195,6 +196,11 @@ def test_a_tag_is_released_only_where_version_changelog_and_citation_agree(tmp_p
     assert check.problems("v9.9.9", tmp_path) == [
         f"the tag v9.9.9 is not v{__version__}; change src/spaceform/_version.py or the tag"
     ]
+    cited = (tmp_path / "CITATION.cff").read_text("utf-8")
+    moved = re.sub("^date-released: .+$", "date-released: 1999-12-31", cited, flags=re.MULTILINE)
+    (tmp_path / "CITATION.cff").write_text(moved, "utf-8")
+    (said,) = check.problems(f"v{__version__}", tmp_path)
+    assert said.startswith("CITATION.cff was released on 1999-12-31, CHANGELOG.md says ")
     (tmp_path / "src/spaceform/_version.py").write_text('__version__ = "9.9.9"\n')
     assert check.problems("v9.9.9", tmp_path) == [
         f"CITATION.cff names version {__version__}, not 9.9.9; change it",
