@@ -40,13 +40,22 @@ def measured(known: torch.Tensor, unknown: torch.Tensor) -> dict[str, float]:
 def peers(z: dict[str, torch.Tensor], logits: dict[str, torch.Tensor], y: torch.Tensor) -> dict[str, Any]:
     """pytorch-ood's scores are higher for unknown."""
     try:
-        from pytorch_ood.detector import KNN, EnergyBased, Mahalanobis, MaxLogit, MaxSoftmax
+        from pytorch_ood.detector import (
+            GEN,
+            KNN,
+            RMD,
+            EnergyBased,
+            Entropy,
+            Mahalanobis,
+            MaxLogit,
+            MaxSoftmax,
+        )
     except ImportError:
         return {}
     found: dict[str, Any] = {}
-    for kind in (MaxSoftmax, MaxLogit, EnergyBased):
+    for kind in (MaxSoftmax, MaxLogit, EnergyBased, Entropy, GEN):
         found[kind.__name__] = [-kind(None).predict_logits(logits[part]) for part in ("test", "unknown")]
-    for kind in (KNN, Mahalanobis):
+    for kind in (KNN, Mahalanobis, RMD):
         fitted = kind(torch.nn.Identity()).fit_features(z["train"], y)
         found[kind.__name__] = [-fitted.predict_features(z[part]) for part in ("test", "unknown")]
     return {f"pytorch-ood {name}": measured(*map(torch.as_tensor, pair)) for name, pair in found.items()}
@@ -83,7 +92,7 @@ def set_row(path: Path, head: str) -> dict[str, Any]:
     row: dict[str, Any] = {"classes": classes, "unknown": len(foreign), "chosen": chosen.score.name}
     row["chosen_by"] = chosen.auroc
     for name, kind in UNKNOWN_SCORES.items():
-        score = kind(geometry).fit(z["train"], labels)
+        score = kind(geometry).fit(z["train"], labels, held)
         s = {part: score(z[part], logits[part], κ[part]) for part in ("held_out", "test", "unknown")}
         row[name] = measured(s["test"], s["unknown"])
         row[name]["refused_of_known_at_5_percent"] = (

@@ -14,7 +14,7 @@ from spaceform.calibrators import CALIBRATORS
 from spaceform.data import loader
 from spaceform.data.augment import pixels_for
 from spaceform.data.photos import photos_for
-from spaceform.decisions import PAIRS, SETS, UNKNOWN_SCORES, Refusal
+from spaceform.decisions import PAIRS, SETS, UNKNOWN_SCORES, Known, Refusal
 from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.run.material import material
@@ -123,7 +123,8 @@ def test_sets_are_found(name, by_class):
 
 @pytest.mark.parametrize("name", list(UNKNOWN_SCORES))
 def test_an_unknown_item_is_told(name):
-    score = UNKNOWN_SCORES[name]().fit(Z, Y).to("meta")
+    held = Known(Z, Y, 3 * Z[:, :CLASSES], Z.norm(dim=1))
+    score = UNKNOWN_SCORES[name]().fit(Z, Y, held).to("meta")
     found = score(on_meta(BATCH, DIM), on_meta(3, BATCH, CLASSES), on_meta(BATCH))
     assert found.is_meta
     assert Refusal(0.1).fit(Z[:, 0]).to("meta")(found).is_meta

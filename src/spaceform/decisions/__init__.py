@@ -2,7 +2,7 @@
 the probability that two items share a class.
 """
 
-from spaceform.decisions.choose_unknown import UNKNOWN_SCORES, ChosenScore, Known, choose_unknown
+from spaceform.decisions.choose_unknown import UNKNOWN_SCORES, ChosenScore, choose_unknown
 from spaceform.decisions.norm_aware_sets import NormAwareSets
 from spaceform.decisions.pairs import (
     PAIRS,
@@ -16,7 +16,8 @@ from spaceform.decisions.pairs import (
 from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
 from spaceform.decisions.sets import PredictionSets
-from spaceform.decisions.unknown import Energy, OwnEvidence, UnknownScore
+from spaceform.decisions.unknown import Energy, Known, OwnEvidence, UnknownScore
+from spaceform.decisions.unknown_combined import Combined
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "UNKNOWN_SCORES",
     "AdaptiveSets",
     "ChosenScore",
+    "Combined",
     "Energy",
     "Known",
     "LeastAmbiguousSets",

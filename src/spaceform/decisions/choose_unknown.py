@@ -1,12 +1,15 @@
 """Which score finds unknown items: asked without any, by leaving known classes out."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.unknown import Energy, OwnEvidence, UnknownScore
+from spaceform.decisions.unknown import Energy, Known, OwnEvidence, UnknownScore
+from spaceform.decisions.unknown_combined import Combined
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours
 from spaceform.geometry import Geometry
 from spaceform.metrics.confidence import ood_auroc
@@ -15,20 +18,8 @@ from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 _FOLDS = 5
 
 UNKNOWN_SCORES: dict[str, type[UnknownScore]] = {
-    kind.name: kind for kind in (Energy, OwnEvidence, NearestNeighbours, Mahalanobis)
+    kind.name: kind for kind in (Combined, Energy, OwnEvidence, NearestNeighbours, Mahalanobis)
 }
-
-
-class Known(NamedTuple):
-    """What a trained model says of items of known classes."""
-
-    z: TensorOrArray
-    """Embeddings."""
-    y: TensorOrArray
-    logits: TensorOrArray
-    """`head.logit_samples(z)`."""
-    confidence: TensorOrArray
-    """`head.confidence(z)`."""
 
 
 class ChosenScore(NamedTuple):
@@ -41,13 +32,13 @@ class ChosenScore(NamedTuple):
 def choose_unknown(
     z: TensorOrArray, y: TensorOrArray, held_out: Known, geometry: Geometry | None = None
 ) -> ChosenScore:
-    """The score that best tells held-out items of known classes from those of classes made unknown.
+    """`Combined`, unless another score is clearly better at finding classes that were made unknown.
 
     z and y are embeddings and labels of training items. Each fifth of the classes in turn is made unknown:
     its training items are not shown to the score, its logits are taken away, and its held-out items stand for
-    unknown ones. The net itself has seen these classes, so this says which score to prefer and not how well
-    it will do. What ignores classes, as `OwnEvidence` does, finds none of them and is chosen only where
-    nothing else finds any. The chosen score is then fitted to all training items.
+    unknown ones. A score is clearly better where its AUROC is above by two standard errors over the folds.
+    The net itself has seen these classes and holds them apart from all others. That flatters `Energy`, which
+    is measured but not chosen. The chosen score is then fitted to all training items.
     """
     held = _checked(held_out)
     classes = held.logits.shape[-1]
@@ -59,19 +50,32 @@ def choose_unknown(
     found: dict[str, list[float]] = {name: [] for name in UNKNOWN_SCORES}
     for k in range(int(fold.max()) + 1):
         out = fold == k
-        foreign = out[held.y]
+        known, foreign = ~out[labels], out[held.y]
         if not bool(foreign.any()) or bool(foreign.all()):
             continue
+        rest = Known(held.z, held.y, held.logits[..., ~out], held.confidence)
+        own = Known(
+            rest.z[~foreign], rest.y[~foreign], rest.logits[..., ~foreign, :], rest.confidence[~foreign]
+        )
         for name, kind in UNKNOWN_SCORES.items():
-            known = ~out[labels]
-            score = kind(geometry).fit(train[known], labels[known])
-            s = score(held.z, held.logits[..., ~out], held.confidence)
+            score = kind(geometry).fit(train[known], labels[known], own)
+            s = score(rest.z, rest.logits, rest.confidence)
             found[name].append(ood_auroc(s[~foreign], s[foreign]).item())
     if not found[Energy.name]:
         raise ValueError("held_out has items of one fold of classes alone; hold out items of every class")
     means = {name: sum(values) / len(values) for name, values in found.items()}
-    best = max(means, key=lambda name: means[name])
-    return ChosenScore(UNKNOWN_SCORES[best](geometry).fit(train, labels), means)
+    best = _chosen({name: values for name, values in found.items() if name != Energy.name})
+    return ChosenScore(UNKNOWN_SCORES[best](geometry).fit(train, labels, Known(*held)), means)
+
+
+def _chosen(found: Mapping[str, Sequence[float]]) -> str:
+    """The name of the score, from the AUROC of each fold."""
+    ours = np.array(found[Combined.name])
+    gains = {name: np.array(values) - ours for name, values in found.items()}
+    best = max(gains, key=lambda name: float(gains[name].mean()))
+    folds = len(ours)
+    clear = folds > 1 and gains[best].mean() > 2 * gains[best].std(ddof=1) / np.sqrt(folds)
+    return best if clear else Combined.name
 
 
 class _Tensors(NamedTuple):

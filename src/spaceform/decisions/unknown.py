@@ -1,11 +1,12 @@
 """Is this item of any class that the model knows? Scores, higher for known, and what a head itself says.
 
 Every score is a module with the same call, score(z, logit_samples, confidence): embeddings, the head's
-`logit_samples(z)` and `confidence(z)`. `fit(z, y)` takes embeddings of training items of known classes.
+`logit_samples(z)` and `confidence(z)`. `fit(z, y, held_out)` takes embeddings of training items of known
+classes; a score that weighs several answers takes held-out items of these classes, too.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +16,18 @@ from spaceform.geometry import Geometry, Sphere
 from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels, finite_on_cpu
 
 _U = TypeVar("_U", bound="UnknownScore")
+
+
+class Known(NamedTuple):
+    """What a trained model says of items of known classes."""
+
+    z: TensorOrArray
+    """Embeddings."""
+    y: TensorOrArray
+    logits: TensorOrArray
+    """`head.logit_samples(z)`."""
+    confidence: TensorOrArray
+    """`head.confidence(z)`."""
 
 
 class UnknownScore(nn.Module, ABC):
@@ -27,10 +40,10 @@ class UnknownScore(nn.Module, ABC):
         super().__init__()
         self.geometry = Sphere() if geometry is None else geometry
 
-    def fit(self: _U, z: TensorOrArray, y: TensorOrArray) -> _U:
-        """Look at training items of the known classes."""
+    def fit(self: _U, z: TensorOrArray, y: TensorOrArray, held_out: Known | None = None) -> _U:
+        """Look at training items of the known classes; `Combined` needs held-out ones, too."""
         x = as_finite(z, "z", 2)
-        self._fit(x, as_labels(y, "y", len(x)).to(x.device))
+        self._fit(x, as_labels(y, "y", len(x)).to(x.device), held_out)
         return self
 
     def forward(
@@ -56,7 +69,7 @@ class UnknownScore(nn.Module, ABC):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @abstractmethod
-    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
     @abstractmethod
     def _score(
@@ -77,7 +90,7 @@ class Energy(UnknownScore):
 
     name = "energy"
 
-    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
     def _score(
         self,
@@ -94,7 +107,7 @@ class OwnEvidence(UnknownScore):
 
     name = "evidence"
 
-    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None: ...
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
     def _score(
         self,

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.unknown import UnknownScore
+from spaceform.decisions.unknown import Known, UnknownScore
 from spaceform.geometry import Geometry
 from spaceform.geometry.base import direction
 
@@ -27,7 +27,12 @@ class NearestNeighbours(UnknownScore):
         self.k = k
         self.register_buffer("items", torch.empty(0, 0))
 
-    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None:  # noqa: ARG002
+    def _fit(
+        self,
+        z: Float[Tensor, "n dim"],
+        y: Int[Tensor, " n"],  # noqa: ARG002
+        held_out: Known | None,  # noqa: ARG002
+    ) -> None:
         if len(z) < self.k:
             raise ValueError(f"k = {self.k} nearest items need as many training items, got {len(z)}")
         self.items = z.clone()
@@ -38,7 +43,7 @@ class NearestNeighbours(UnknownScore):
         L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
         confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
     ) -> Float[Tensor, " batch"]:
-        items = _fitted(self.items, z, self.name)
+        items = fitted_buffer(self.items, z, self.name)
         if torch.compiler.is_compiling():
             return self._nearness(z, items)
         rows = max(1, _BLOCK // len(items))
@@ -68,14 +73,14 @@ class Mahalanobis(UnknownScore):
         self.register_buffer("means", torch.empty(0, 0))
         self.register_buffer("whitening", torch.empty(0, 0))
 
-    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"]) -> None:
-        x = self._point(z).double()
-        _, ids, sizes = torch.unique(y, return_inverse=True, return_counts=True)
-        means = x.new_zeros(len(sizes), x.shape[1]).index_add_(0, ids, x) / sizes[:, None]
-        Σ = shrunk_covariance(x - means[ids])
-        # Σ⁻¹ = W Wᵀ with W = U⁻¹ of Σ = Uᵀ U.
-        W = torch.linalg.inv(torch.linalg.cholesky(Σ, upper=True))
-        self.whitening, self.means = W.to(z.dtype), (means @ W).to(z.dtype)
+    def _fit(
+        self,
+        z: Float[Tensor, "n dim"],
+        y: Int[Tensor, " n"],
+        held_out: Known | None,  # noqa: ARG002
+    ) -> None:
+        means, W = classes_whitened(self._point(z).double(), y)
+        self.whitening, self.means = W.to(z.dtype), means.to(z.dtype)
 
     def _score(
         self,
@@ -83,13 +88,32 @@ class Mahalanobis(UnknownScore):
         L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
         confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
     ) -> Float[Tensor, " batch"]:
-        means = _fitted(self.means, z, self.name)
-        x = self._point(z) @ self.whitening.to(z)
-        cross = x @ means.T - means.square().sum(-1) / 2
-        return 2 * cross.amax(-1) - x.square().sum(-1)
+        means = fitted_buffer(self.means, z, self.name)
+        return -nearest_squared(self._point(z) @ self.whitening.to(z), means)
 
     def _point(self, z: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
         return direction(z) if self.geometry.kind == "spherical" else z
+
+
+def classes_whitened(
+    x: Float[Tensor, "n dim"], y: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, "classes dim"], Float[Tensor, "dim dim"]]:
+    """(means of the classes times W, W), where W Wᵀ is the inverse of the covariance within classes."""
+    _, ids, sizes = torch.unique(y, return_inverse=True, return_counts=True)
+    means = x.new_zeros(len(sizes), x.shape[1]).index_add_(0, ids, x) / sizes[:, None]
+    W = whitening(x - means[ids])
+    return means @ W, W
+
+
+def whitening(x: Float[Tensor, "n dim"]) -> Float[Tensor, "dim dim"]:
+    """W with W Wᵀ the inverse of the shrunk covariance Σ of centred x: U⁻¹ of Σ = Uᵀ U."""
+    return torch.linalg.inv(torch.linalg.cholesky(shrunk_covariance(x), upper=True))
+
+
+def nearest_squared(x: Float[Tensor, "batch dim"], points: Float[Tensor, "m dim"]) -> Float[Tensor, " batch"]:
+    """Squared distance to the nearest of the points."""
+    cross = x @ points.T - points.square().sum(-1) / 2
+    return x.square().sum(-1) - 2 * cross.amax(-1)
 
 
 def shrunk_covariance(x: Float[Tensor, "n dim"]) -> Float[Tensor, "dim dim"]:
@@ -105,11 +129,11 @@ def shrunk_covariance(x: Float[Tensor, "n dim"]) -> Float[Tensor, "dim dim"]:
     return (1 - ρ) * S + (ρ + floor) * level * torch.eye(d).to(x)
 
 
-def _fitted(buffer: Tensor, z: Float[Tensor, "batch dim"], name: str) -> Tensor:
+def fitted_buffer(buffer: Tensor, z: Float[Tensor, "batch dim"], name: str) -> Tensor:
     if buffer.numel() == 0:
         raise ValueError(f"the {name} score has not been fitted; call fit(z, y) with training items")
-    if buffer.shape[1] != z.shape[1]:
+    if buffer.shape[-1] != z.shape[1]:
         raise ValueError(
-            f"z has dimension {z.shape[1]}, but the {name} score was fitted to {buffer.shape[1]}"
+            f"z has dimension {z.shape[1]}, but the {name} score was fitted to {buffer.shape[-1]}"
         )
     return buffer.to(z)

@@ -1,0 +1,109 @@
+"""Unknown items are of three kinds: like no training item, like no class, or between classes.
+
+A score that finds one kind well misses another: distances find photos of other things, but miss a new kind of
+bird among a hundred birds, where the probabilities of the head do better. Here is one score for all three.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from spaceform.decisions.unknown import Known, UnknownScore
+from spaceform.decisions.unknown_distance import (
+    classes_whitened,
+    fitted_buffer,
+    nearest_squared,
+    whitening,
+)
+from spaceform.geometry import Geometry
+from spaceform.geometry.base import direction
+from spaceform.heads.base import log_mean_softmax
+
+_MOST = 256
+"""Principal directions of the embeddings that are kept; what lies outside counts by its length. With 2,048
+directions the AUROC on CUB-200 is 0.03 higher, and the score takes 33 MB and not 3.
+"""
+
+_ITEMS = 4
+"""Training items for each direction that is kept, at least."""
+
+
+@final
+class Combined(UnknownScore):
+    """The sum of three answers, each in standard deviations of the held-out items of known classes.
+
+    How near is the item to the training items as a whole, by the Mahalanobis distance to their mean? How much
+    nearer is it to its nearest class (the relative distance of Ren et al. 2021)? How sure is the head: minus
+    the entropy of its probabilities? Directions of embeddings are compared, whatever the geometry. `fit`
+    needs the held-out items, too.
+    """
+
+    name = "combined"
+    mean: Float[Tensor, " dim"]
+    basis: Float[Tensor, "dim kept"]
+    rest: Float[Tensor, ""]
+    background: Float[Tensor, "kept kept"]
+    within: Float[Tensor, "kept kept"]
+    centres: Float[Tensor, "classes kept"]
+    centre: Float[Tensor, "3"]
+    scale: Float[Tensor, "3"]
+
+    def __init__(self, geometry: Geometry | None = None) -> None:
+        super().__init__(geometry)
+        for name in ("mean", "basis", "rest", "background", "within", "centres", "centre", "scale"):
+            self.register_buffer(name, torch.empty(0))
+
+    def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None:
+        if held_out is None:
+            raise ValueError(
+                "the combined score weighs its parts by held-out items; pass held_out=Known(...)"
+            )
+        x = direction(z).double()
+        mean = x.mean(0)
+        x = x - mean
+        λ, V = torch.linalg.eigh(x.T @ x / len(x))  # ascending
+        kept = min(_MOST, x.shape[1], max(1, len(x) // _ITEMS))
+        B, rest = V[:, -kept:], λ[:-kept].mean() if kept < len(λ) else λ.new_tensor(torch.inf)
+        x = x @ B
+        centres, W = classes_whitened(x, y)
+        found = (
+            mean,
+            B,
+            rest.clamp_min(torch.finfo(z.dtype).eps * float(λ[-1].clamp_min(torch.finfo(z.dtype).tiny))),
+            whitening(x),
+            W,
+            centres,
+        )
+        names = ("mean", "basis", "rest", "background", "within", "centres")
+        for name, value in zip(names, found, strict=True):
+            setattr(self, name, value.to(z.dtype))
+        a = self._answers(*(torch.as_tensor(v).to(z) for v in (held_out.z, _samples(held_out.logits))))
+        σ = a.std(0)
+        self.centre, self.scale = a.mean(0), torch.where(σ > 0, σ, 1.0)
+
+    def _score(
+        self,
+        z: Float[Tensor, "batch dim"],
+        L: Float[Tensor, "draws batch classes"],
+        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
+    ) -> Float[Tensor, " batch"]:
+        return ((self._answers(z, L) - self.centre.to(z)) / self.scale.to(z)).sum(-1)
+
+    def _answers(
+        self, z: Float[Tensor, "batch dim"], L: Float[Tensor, "draws batch classes"]
+    ) -> Float[Tensor, "batch 3"]:
+        """(near the training items, nearer to a class, sure), each higher for known items."""
+        x = direction(z) - fitted_buffer(self.mean, z, self.name)
+        kept = x @ self.basis.to(z)
+        outside = (x.square().sum(-1) - kept.square().sum(-1)).clamp_min(0)
+        apart = (kept @ self.background.to(z)).square().sum(-1)
+        to_class = nearest_squared(kept @ self.within.to(z), self.centres.to(z))
+        log_p = log_mean_softmax(L)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        return torch.stack([-apart - outside / self.rest.to(z), apart - to_class, -entropy.to(z)], -1)
+
+
+def _samples(logits: Tensor) -> Tensor:
+    return logits if logits.ndim == 3 else logits[None]
