@@ -79,7 +79,8 @@ class Combined(UnknownScore):
         names = ("mean", "basis", "rest", "background", "within", "centres")
         for name, value in zip(names, found, strict=True):
             setattr(self, name, value.to(z.dtype))
-        a = self._answers(*(torch.as_tensor(v).to(z) for v in (held_out.z, _samples(held_out.logits))))
+        L = torch.as_tensor(held_out.logits).to(z)
+        a = self._answers(torch.as_tensor(held_out.z).to(z), L if L.ndim == 3 else L[None])
         σ = a.std(0)
         self.centre, self.scale = a.mean(0), torch.where(σ > 0, σ, 1.0)
 
@@ -103,7 +104,3 @@ class Combined(UnknownScore):
         log_p = log_mean_softmax(L)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return torch.stack([-apart - outside / self.rest.to(z), apart - to_class, -entropy.to(z)], -1)
-
-
-def _samples(logits: Tensor) -> Tensor:
-    return logits if logits.ndim == 3 else logits[None]
