@@ -1,7 +1,7 @@
 """A scikit-learn classifier: the engine for features, with a head of any geometry."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -25,9 +25,20 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from spaceform.decisions import LeastAmbiguousSets, Refusal
-from spaceform.decisions.unknown import energy
-from spaceform.engine import Candidate, Rows, Training, TrainingSplit, Trial, finish, parts_of, refit, search
+from spaceform.decisions import Combined, Known, LeastAmbiguousSets, Refusal
+from spaceform.engine import (
+    Candidate,
+    FeaturesModel,
+    Rehearsal,
+    Rows,
+    Training,
+    TrainingSplit,
+    Trial,
+    finish,
+    parts_of,
+    refit,
+    search,
+)
 from spaceform.engine.matrices import blocks, dense_rows, merged, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
@@ -40,6 +51,10 @@ Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
 """What `search="auto"` tries on a table: pieces with little and much dropout, none, and no hidden layer."""
+
+
+_JUDGED = 10_000
+"""Training rows that the score of known rows looks at, at most."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -161,6 +176,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 self.calibrator_ = found.fitted.calibrator()
             self._held_out = (found.fitted.logits.cpu(), found.fitted.held_out[0].cpu())
             model = finish(self.head, self.candidate_, found.fitted, rows, **fixed)
+            self._judge, self._known = _judged(found.fitted, parts, model, rows)
         else:
             self.candidate_, self.trials_, self.loss_curve_ = candidates[0], [], []
             self.n_iter_ = self.candidate_.epochs
@@ -259,10 +275,14 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return members
 
     def unknown(self, X: Features, *, share: float = 0.05) -> _Array:
-        """Which rows are of no known class, by their energy; about this share of known rows is, too."""
-        logits, _ = self._promised_by("unknown")
-        refusal = Refusal(share).fit(energy(logits))
-        found: _Array = refusal(self._for_rows(X, lambda x: energy(self._model.logits(x)))).numpy()
+        """Which rows are of no known class; about this share of known rows is called so, too.
+
+        The score is `decisions.Combined`, its threshold that of the rows that `fit` held out.
+        """
+        self._promised_by("unknown")
+        refusal = Refusal(share).fit(self._known)
+        said = self._for_rows(X, lambda x: self._judge(self._model.embed(x), self._model.logits(x)))
+        found: _Array = refusal(said).numpy()
         return found
 
     def _promised_by(self, method: str) -> tuple[Tensor, Tensor]:
@@ -307,7 +327,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def _forget(self) -> None:
         """Whatever an earlier fit left; and a new seed."""
-        for name in ("_model", "_run", "_held_out", "calibrator_"):
+        for name in ("_model", "_run", "_held_out", "_known", "_judge", "calibrator_"):
             self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -362,3 +382,22 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
 def _tensor(array: _Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
+
+
+@torch.no_grad()
+def _judged(
+    rehearsal: Rehearsal, parts: Sequence[TrainingSplit], model: FeaturesModel, rows: Rows
+) -> tuple[Combined, Tensor]:
+    """The score of known rows for a model of all rows, and those of the rows held out by the rehearsal's."""
+    judges: list[Combined] = []
+    known: list[Tensor] = []
+    logits = rehearsal.logits.split([len(part.held_out) for part in parts], dim=1)
+    for one, part, said in zip(rehearsal.models, parts, logits, strict=True):
+        z, own = one.eval().net.body(part.held_out.features), part.train.some(_JUDGED)
+        held = Known(z, part.held_out.y, said, z[:, 0])
+        judges.append(Combined().fit(one.net.body(own.features), own.y, held))
+        known.append(judges[-1](z, said))
+    some = rows.some(_JUDGED)
+    z = model.embed(some.features)
+    held = Known(z[:2], some.y[:2], model.head.logit_samples(z[:2]), z[:2, 0])
+    return Combined().fit(z, some.y, held).weigh_as(judges), torch.cat(known)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import betabinom
+from sklearn.datasets import load_digits
 
 from short_runs import tiny
 from spaceform import data
@@ -18,6 +19,7 @@ from spaceform.run.held_out import as_trained
 from spaceform.run.predict import predict
 from spaceform.run.recipe import RecipeError
 from spaceform.run.train import train
+from spaceform.study.plan import Conditions, recipes
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +69,7 @@ def test_a_set_does_not_depend_on_the_calibrator(run, unseen):
     assert torch.equal(sets[0], sets[1])
     assert torch.equal(sets[0], sets[2])
     with np.load(run.path / "outputs.npz") as saved:
-        p, _ = as_trained(run.model.head, torch.from_numpy(saved["embeddings"]))
+        p, _ = as_trained(run.model.head, torch.from_numpy(saved["embeddings"]), run.held_out.judge)
         np.testing.assert_allclose(p, saved["probabilities"], rtol=2e-6, atol=1e-6)
 
 
@@ -111,7 +113,9 @@ def test_a_missing_or_damaged_file_is_told(run, unseen, tmp_path):
         RecipeError, match=r"held_out.npz cannot be read; `spaceform evaluate .*` writes it again"
     ):
         predict(Run.load(tmp_path / "copy"), [unseen[0]], coverage=0.9)
-    np.savez(kept, probabilities=np.ones((3, 2)), labels=np.zeros(3, int), energy=np.zeros(3))
+    with np.load(run.path / "held_out.npz") as whole:
+        few = {"probabilities": np.ones((3, 2)), "labels": np.zeros(3, int), "known": np.zeros(3)}
+        np.savez(kept, **(dict(whole) | few))
     with pytest.raises(RecipeError, match=r"is not of this run \(shape \(3, 2\), 10 classes\)"):
         predict(Run.load(tmp_path / "copy"), [unseen[0]], coverage=0.9)
     kept.unlink()
@@ -139,3 +143,20 @@ def test_an_exported_graph_refuses_an_impossible_coverage(run, tmp_path, coverag
     with pytest.raises(ValueError, match="coverage must lie between 0 and 1, both excluded, got"):
         export(run, tmp_path / "model.pt2", coverage=coverage)
     assert not (tmp_path / "model.pt2").exists()
+
+
+def test_a_run_on_features_keeps_the_share_and_finds_what_is_unknown(tmp_path):
+    """Within 6 points of what is asked: its model has seen the rows that the threshold comes from."""
+    X, y = load_digits(return_X_y=True)
+    X = X + 2 * np.random.default_rng(0).standard_normal(X.shape)
+    np.savez(tmp_path / "x.npz", X=X[:1300], y=y[:1300])
+    settings = {"net.hidden": [32], "net.members": 1, "optim.epochs": 12}
+    recipe = recipes(str(tmp_path / "x.npz"), ["cosine"], Conditions(settings=settings))["cosine"]
+    run = train(recipe, tmp_path / "run")
+    evaluate(run)
+    np.save(tmp_path / "known.npy", X[1300:])
+    np.save(tmp_path / "turned.npy", X[1300:, np.random.default_rng(1).permutation(64)])
+    known, turned = (predict(run, [tmp_path / f"{name}.npy"], unknown=0.1) for name in ("known", "turned"))
+    assert abs(known.unknown.double().mean().item() - 0.1) < 0.06
+    assert turned.unknown.double().mean().item() > 0.7
+    assert torch.equal(Run.load(run.path).held_out.judge.basis, run.held_out.judge.basis)

@@ -4,6 +4,7 @@ A score that finds one kind well misses another: distances find photos of other 
 bird among a hundred birds, where the probabilities of the head do better. Here is one score for all three.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -21,13 +22,16 @@ from spaceform.geometry import Geometry
 from spaceform.geometry.base import direction
 from spaceform.heads.base import log_mean_softmax
 
-_MOST = 256
-"""Principal directions of the embeddings that are kept; what lies outside counts by its length. With 2,048
-directions the AUROC on CUB-200 is 0.03 higher, and the score takes 33 MB and not 3.
+_MOST = 128
+"""Principal directions of the embeddings that are kept, at most; what lies outside counts by its length. With
+all 2,048 directions of CUB-200 the AUROC is 0.04 higher, and the score takes 33 MB and not 1, and seconds.
 """
-
 _ITEMS = 4
 """Training items for each direction that is kept, at least."""
+_EXACT = 512
+"""Up to this dimension all directions are computed. Beyond it the first are found by two steps of subspace
+iteration (Halko et al. 2011), in a tenth of the time.
+"""
 
 
 @final
@@ -63,19 +67,10 @@ class Combined(UnknownScore):
         x = direction(z).double()
         mean = x.mean(0)
         x = x - mean
-        λ, V = torch.linalg.eigh(x.T @ x / len(x))  # ascending
-        kept = min(_MOST, x.shape[1], max(1, len(x) // _ITEMS))
-        B, rest = V[:, -kept:], λ[:-kept].mean() if kept < len(λ) else λ.new_tensor(torch.inf)
+        B, rest = _principal(x, min(_MOST, x.shape[1], max(1, len(x) // _ITEMS)))
         x = x @ B
         centres, W = classes_whitened(x, y)
-        found = (
-            mean,
-            B,
-            rest.clamp_min(torch.finfo(z.dtype).eps * float(λ[-1].clamp_min(torch.finfo(z.dtype).tiny))),
-            whitening(x),
-            W,
-            centres,
-        )
+        found = (mean, B, rest, whitening(x), W, centres)
         names = ("mean", "basis", "rest", "background", "within", "centres")
         for name, value in zip(names, found, strict=True):
             setattr(self, name, value.to(z.dtype))
@@ -83,6 +78,12 @@ class Combined(UnknownScore):
         a = self._answers(torch.as_tensor(held_out.z).to(z), L if L.ndim == 3 else L[None])
         σ = a.std(0)
         self.centre, self.scale = a.mean(0), torch.where(σ > 0, σ, 1.0)
+
+    def weigh_as(self, others: Sequence["Combined"]) -> "Combined":
+        """Take the mean weights of other models of the same kind, whose held-out items this one has seen."""
+        for name in ("centre", "scale"):
+            setattr(self, name, torch.stack([getattr(other, name) for other in others]).mean(0))
+        return self
 
     def _score(
         self,
@@ -104,3 +105,20 @@ class Combined(UnknownScore):
         log_p = log_mean_softmax(L)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return torch.stack([-apart - outside / self.rest.to(z), apart - to_class, -entropy.to(z)], -1)
+
+
+def _principal(x: Float[Tensor, "n dim"], kept: int) -> tuple[Float[Tensor, "dim kept"], Float[Tensor, ""]]:
+    """The first principal directions of centred x, and the mean variance along the others."""
+    n, d = x.shape
+    if d <= _EXACT:
+        B = torch.linalg.eigh(x.T @ x / n).eigenvectors[:, -kept:]
+    else:
+        start = torch.randn(d, kept, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+        B = torch.linalg.qr(start).Q
+        for _ in range(2):
+            B = torch.linalg.qr(x.T @ (x @ B)).Q
+    if kept == d:
+        return B, x.new_tensor(torch.inf)
+    whole = x.square().sum() / n
+    rest = (whole - (x @ B).square().sum() / n) / (d - kept)
+    return B, rest.clamp_min(torch.finfo(torch.float32).eps * whole / d + torch.finfo(torch.float32).tiny)

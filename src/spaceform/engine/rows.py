@@ -43,6 +43,13 @@ class Rows:
         x = self.x.part(index) if isinstance(self.x, StoredRows) else self.x[index]
         return Rows(x, self.y[index], self.weight[index])
 
+    def some(self, most: int) -> "Rows":
+        """At most so many, at random, in their order."""
+        if len(self) <= most:
+            return self
+        index = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:most]
+        return self[index.sort().values.to(self.y.device)]
+
     @property
     def features(self) -> Float[Tensor, "n features"]:
         """In memory; those on the disk are read."""

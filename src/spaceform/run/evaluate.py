@@ -15,6 +15,7 @@ from torch import Tensor
 from spaceform import data, metrics
 from spaceform.calibrators import CALIBRATORS
 from spaceform.data.stored_rows import StoredRows
+from spaceform.decisions import Combined, Known
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
@@ -24,8 +25,8 @@ from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
 from spaceform.run.figures import Tally, number, some_classes, some_items
 from spaceform.run.finished import Run
-from spaceform.run.fit import WATCHED, held_out, is_for_features
-from spaceform.run.held_out import HeldOut
+from spaceform.run.fit import WATCHED, held_out, is_for_features, judge_of
+from spaceform.run.held_out import FITTED_TO, HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs
@@ -134,9 +135,9 @@ def _classification(
     run: Run, parts: Material, workers: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head = run.model.head
-    samples, labels, certain = _held_out(run, parts, workers)
-    fitted = Calibration.fit(samples, labels, certain)
-    HeldOut.of(samples, labels).write(run.path)
+    samples, certain, held = _held_out(run, parts, workers)
+    fitted = Calibration.fit(samples, held.labels, certain)
+    held.write(run.path)
     y = parts.targets[parts.split.test]
     kept = kept_items(parts)
     tally, tallies = Tally(), {name: Tally() for name in fitted.fitted}
@@ -183,25 +184,30 @@ def _classification(
     return figures, {name: _array(value) for name, value in arrays.items()}
 
 
-def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Logit samples, labels and confidences of rows that the model did not train on, to calibrate with.
+def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, HeldOut]:
+    """Logit samples and confidences of rows that the model did not train on, and what is kept of them.
 
     A run on features was trained on its validation rows in the end; its rehearsal was not.
     """
     if is_for_features(run.recipe):
         seen = list(held_out(run.path, run.recipe, parts))
-        joined = torch.cat([samples for samples, _, _ in seen], dim=1)
-        return (
-            joined,
-            torch.cat([y for _, y, _ in seen]),
-            torch.cat([confidence for _, _, confidence in seen]),
+        samples = torch.cat([one.logits for one in seen], dim=1)
+        labels, certain, known = (
+            torch.cat([getattr(one, name) for one in seen]) for name in ("y", "confidence", "known")
         )
-    head, index = run.model.head, parts.split.val
-    if isinstance(parts.dataset.inputs, StoredRows):
-        index = index[some_items(len(index), WATCHED)]
-    z = _embed(run.model, parts, index, run.device, workers)
-    samples = [head.logit_samples(part).cpu() for part in blocks(head, z)]
-    return torch.cat(samples, dim=1), parts.targets[index], head.confidence(z).cpu()
+        judge = judge_of(run.model, [one.judge for one in seen], parts)
+    else:
+        head, index = run.model.head, parts.split.val
+        if isinstance(parts.dataset.inputs, StoredRows):
+            index = index[some_items(len(index), WATCHED)]
+        z = _embed(run.model, parts, index, run.device, workers)
+        samples = torch.cat([head.logit_samples(part).cpu() for part in blocks(head, z)], dim=1)
+        labels, certain = parts.targets[index], head.confidence(z).cpu()
+        train = parts.split.train[some_items(len(parts.split.train), FITTED_TO)]
+        own = _embed(run.model, parts, train, run.device, workers).cpu()
+        judge = Combined().fit(own, parts.targets[train], Known(z.cpu(), labels, samples, certain))
+        known = judge(z.cpu(), samples)
+    return samples, certain, HeldOut(log_mean_softmax(samples).exp(), labels, known, judge)
 
 
 def _predictions(

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from spaceform.data import Photos
-from spaceform.decisions import PredictionSets, Refusal
-from spaceform.decisions.unknown import energy
+from spaceform.decisions import PredictionSets, Refusal, UnknownScore
 from spaceform.heads.base import log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
 from spaceform.run import files
@@ -48,6 +47,7 @@ class Graph(nn.Module):
         scale: nn.Module | None = None,
         *,
         sets: PredictionSets | None = None,
+        judge: UnknownScore | None = None,
         refusal: Refusal | None = None,
     ) -> None:
         super().__init__()
@@ -55,6 +55,7 @@ class Graph(nn.Module):
         self.net = net
         self.predictor = predictor
         self.sets = sets
+        self.judge = judge
         self.refusal = refusal
 
     @property
@@ -69,8 +70,8 @@ class Graph(nn.Module):
         found: tuple[Tensor, ...] = (*self.predictor.of_samples(samples, z), z)
         if self.sets is not None:
             found += (self.sets(log_mean_softmax(samples).exp()),)
-        if self.refusal is not None:
-            found += (self.refusal(energy(samples)),)
+        if self.judge is not None and self.refusal is not None:
+            found += (self.refusal(self.judge(z, samples)),)
         return found
 
 
@@ -103,7 +104,9 @@ def graph(
     net = model.net if run.frozen is None else nn.Sequential(deepcopy(run.frozen.body).cpu(), model.net)
     sets = None if coverage is None else run.held_out.sets(coverage)
     refusal = None if unknown is None else run.held_out.refusal(unknown)
-    return Graph(net, Predictor(model.head, narrow), scale, sets=sets, refusal=refusal).eval()
+    judge = None if unknown is None else run.held_out.judge
+    predictor = Predictor(model.head, narrow)
+    return Graph(net, predictor, scale, sets=sets, judge=judge, refusal=refusal).eval()
 
 
 def input_shape(run: Run) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ not see is what calibrators are fitted on.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from spaceform.data.guard import memory
 from spaceform.data.stored_rows import StoredRows
+from spaceform.decisions import Combined, Known
 from spaceform.engine import (
     Candidate,
     FeaturesModel,
@@ -33,8 +34,9 @@ from spaceform.engine import CandidateDiverged as DivergedFit
 from spaceform.engine.rows import SMALLEST_HELD_OUT
 from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.run import files
+from spaceform.run.held_out import FITTED_TO
 from spaceform.run.material import Material
-from spaceform.run.model import build_model
+from spaceform.run.model import Model, build_model
 from spaceform.run.recipe import Recipe, RecipeError, replace
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "engine_parts",
     "held_out",
     "is_for_features",
+    "judge_of",
     "require_features",
     "rows_of",
     "with_candidate",
@@ -180,7 +183,7 @@ def engine_parts(parts: Material, most: int | None = None) -> list[TrainingSplit
     `most` leaves so many random rows to train on, and takes them into memory.
     """
     return [
-        TrainingSplit.of(train if most is None else _some(train, most).in_memory, held)
+        TrainingSplit.of(train if most is None else train.some(most).in_memory, held)
         for train, held in _parted(parts)
     ]
 
@@ -196,18 +199,10 @@ def _parted(parts: Material) -> list[tuple[Rows, Rows]]:
     train, val = rows_of(parts)
     views, groups = parts.dataset.views, parts.dataset.groups
     if len(val) >= SMALLEST_HELD_OUT:
-        return [(train, _some(val, WATCHED) if isinstance(val.x, StoredRows) else val)]
+        return [(train, val.some(WATCHED) if isinstance(val.x, StoredRows) else val)]
     if views is not None and groups is not None:
         return _folds_with_views(parts, views, groups)
     return parted(train, val, seed=0)
-
-
-def _some(rows: Rows, most: int) -> Rows:
-    """At most so many, at random, in their order."""
-    if len(rows) <= most:
-        return rows
-    index = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:most]
-    return rows[index.sort().values]
 
 
 def _folds_with_views(
@@ -228,16 +223,37 @@ def _folds_with_views(
     ]
 
 
-def held_out(
-    folder: Path, recipe: Recipe, parts: Material
-) -> Iterator[tuple[Float[Tensor, "draws n classes"], Int64[Tensor, " n"], Float[Tensor, " n"]]]:
-    """Logit samples, labels and confidences of the rows that the models of the rehearsal did not see."""
+class HeldOutRows(NamedTuple):
+    """What a model of the rehearsal says of the rows that it did not see."""
+
+    logits: Float[Tensor, "draws n classes"]
+    y: Int64[Tensor, " n"]
+    confidence: Float[Tensor, " n"]
+    known: Float[Tensor, " n"]
+    """By `judge`."""
+    judge: Combined
+    """Its own score of known rows."""
+
+
+def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutRows]:
+    """What each model of the rehearsal says of the rows held out from it."""
     tensors, state = files.read_tensors(folder / REHEARSAL)
-    for i, (_, held) in zip(range(state["models"]), _parted(parts), strict=True):
+    for i, (train, held) in zip(range(state["models"]), _parted(parts), strict=True):
         model = build_model(recipe, len(parts.classes), parts.input_shape)
         own = f"{i}."
         model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
         model.eval()
         set_draws(model.head, WATCHING_DRAWS)
         z = model.net(held.features)
-        yield model.head.logit_samples(z), held.y, model.head.confidence(z)
+        logits, confidence = model.head.logit_samples(z), model.head.confidence(z)
+        seen = train.some(FITTED_TO)
+        judge = Combined().fit(model.net(seen.features), seen.y, Known(z, held.y, logits, confidence))
+        yield HeldOutRows(logits, held.y, confidence, judge(z, logits), judge)
+
+
+def judge_of(model: Model, judges: Sequence[Combined], parts: Material) -> Combined:
+    """The score of known rows for the model of all rows, with the weights of those of the rehearsal."""
+    rows = joined(*rows_of(parts)).some(FITTED_TO)
+    z = model.net(rows.features.to(next(model.parameters()).device)).cpu()
+    logits = model.head.logit_samples(z[:2])
+    return Combined().fit(z, rows.y, Known(z[:2], rows.y[:2], logits, z[:2, 0])).weigh_as(judges)

@@ -5,8 +5,8 @@ them is better than what it says of new ones, and a promise made by it would be 
 
 A run on features trains on all of its rows in the end. Its held-out figures are those of the models of its
 rehearsal, which saw fewer rows, so its promises are approximate. On noisy digits with 720 such rows and the
-cosine head, sets for 80, 90 and 95 % held the truth of 82, 91 and 95 % of new items; of known items 9, 4 and
-3 % were called unknown where 20, 10 and 5 % were allowed.
+cosine head, sets for 80, 90 and 95 % held the truth of 82, 91 and 95 % of new items. For "unknown", each of
+those models has a score of its own; the score of the run takes their weights and thresholds.
 """
 
 import io
@@ -21,44 +21,47 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from spaceform.decisions import LeastAmbiguousSets, Refusal
-from spaceform.decisions.unknown import energy
+from spaceform.decisions import Combined, LeastAmbiguousSets, Refusal
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.run import files
 from spaceform.run.predictor import blocks
 from spaceform.run.recipe import RecipeError
 
 HELD_OUT_FILE = "held_out.npz"
+FITTED_TO = 10_000
+"""Training items that the score of known items looks at, at most."""
+_ARRAYS = ("probabilities", "labels", "known")
+_JUDGE = "judge."
+_BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Probabilities as trained, labels and energy of held-out items."""
+    """Probabilities as trained and labels of held-out items, how known they are, and who says that."""
 
     probabilities: Float[Tensor, "items classes"]
     labels: Int64[Tensor, " items"]
-    energy: Float[Tensor, " items"]
-
-    @classmethod
-    def of(cls, logit_samples: Float[Tensor, "draws items classes"], y: Int64[Tensor, " items"]) -> "HeldOut":
-        """From what a head says of the items."""
-        return cls(log_mean_softmax(logit_samples).exp(), y, energy(logit_samples))
+    known: Float[Tensor, " items"]
+    """By a score that is higher for items of known classes."""
+    judge: Combined
+    """This score, for the model of the run."""
 
     def sets(self, coverage: float) -> LeastAmbiguousSets:
         """Sets of classes that hold the true one with this probability, for items like these."""
         return LeastAmbiguousSets(coverage).fit(self.probabilities, self.labels)
 
     def refusal(self, share: float) -> Refusal:
-        """Refuses this share of items like these, by their energy."""
+        """Refuses this share of items like these, by the score of `judge`."""
         if not 0 < share < 1:
             raise ValueError(f"--unknown must lie between 0 and 1, both excluded, got {share:g}")
-        return Refusal(share).fit(self.energy)
+        return Refusal(share).fit(self.known)
 
     def write(self, folder: Path) -> None:
         """Keep it with a run."""
         archive = io.BytesIO()
-        arrays = {name: getattr(self, name).cpu().numpy() for name in ("probabilities", "labels", "energy")}
+        arrays = {name: getattr(self, name).cpu().numpy() for name in _ARRAYS}
+        arrays |= {_JUDGE + name: value.cpu().numpy() for name, value in self.judge.state_dict().items()}
         np.savez(archive, allow_pickle=False, **arrays)
         files.write_bytes(folder / HELD_OUT_FILE, archive.getvalue())
 
@@ -73,27 +76,30 @@ class HeldOut:
             )
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                p, y, e = (torch.from_numpy(saved[name]) for name in ("probabilities", "labels", "energy"))
-        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error):
+                p, y, known = (torch.from_numpy(saved[name]) for name in _ARRAYS)
+                judge = Combined()
+                own = {name: saved[_JUDGE + name] for name in judge.state_dict()}
+                judge.load_state_dict({name: torch.from_numpy(value) for name, value in own.items()})
+        except (OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, *_BROKEN_ARCHIVE):
             raise RecipeError(
                 f"{path} cannot be read; `spaceform evaluate {folder}` writes it again"
             ) from None
-        if p.ndim != 2 or p.shape[1] != num_classes or not len(p) == len(y) == len(e):
+        if p.ndim != 2 or p.shape[1] != num_classes or not len(p) == len(y) == len(known):
             raise RecipeError(
                 f"{path} is not of this run (shape {tuple(p.shape)}, {num_classes} classes); "
                 f"`spaceform evaluate {folder}` writes it again"
             )
-        return cls(p, y, e)
+        return cls(p, y, known, judge.eval())
 
 
 @torch.inference_mode()
 def as_trained(
-    head: Head, z: Float[Tensor, "items dim"]
+    head: Head, z: Float[Tensor, "items dim"], judge: Combined
 ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
-    """Probabilities without a calibrator, and the energy, of embeddings."""
-    probabilities, energies = [], []
+    """Probabilities without a calibrator, and how known items are, of embeddings."""
+    probabilities, known = [], []
     for part in blocks(head, z):
         samples = head.logit_samples(part)
         probabilities.append(log_mean_softmax(samples).exp())
-        energies.append(energy(samples))
-    return torch.cat(probabilities), torch.cat(energies)
+        known.append(judge(part, samples))
+    return torch.cat(probabilities), torch.cat(known)

@@ -96,9 +96,9 @@ def predict(
 
     With a `coverage` each item gets a set of classes that holds the true one with this probability
     (`decisions.LeastAmbiguousSets`); some are empty where the model is right more often than that. `unknown`
-    is the share of items of known classes that may be called unknown, by their energy. Both promises come
-    from the run's validation items and the model as trained, and hold for items like these; those of a run on
-    features are approximate (see `run/held_out.py`).
+    is the share of items of known classes that may be called unknown (`decisions.Combined`). Both promises
+    come from the run's validation items and the model as trained, and hold for items like these; those of a
+    run on features are approximate (see `run/held_out.py`).
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
     items, inputs = read(sources, run.columns)
@@ -137,9 +137,9 @@ class PredictionPlan:
         probabilities, confidence = run.predictor(self.calibrator).predict(z)
         found = {"probabilities": probabilities, "confidence": confidence, "embedding": z}
         if sets is not None or refusal is not None:
-            trained, energy = (x.cpu() for x in as_trained(run.model.head, z))
+            trained, known = (x.cpu() for x in as_trained(run.model.head, z, run.held_out.judge))
             found |= {} if sets is None else {"sets": sets(trained)}
-            found |= {} if refusal is None else {"unknown": refusal(energy)}
+            found |= {} if refusal is None else {"unknown": refusal(known)}
         return {name: value.cpu() for name, value in found.items()}
 
     def _decided(self, run: Run) -> tuple[LeastAmbiguousSets | None, Refusal | None]:
