@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import special, stats
 
 from reference.sphere import von_mises_fisher_law, wood_cosines
 from spaceform.distributions import _inversion, power_spherical_angle, von_mises_fisher_angle
@@ -27,8 +27,11 @@ def distribution_function(family: str, dim: int, k: float, theta: np.ndarray) ->
     if family == "von_mises_fisher":
         return von_mises_fisher_law(dim, k).below(theta)
     near, far = np.sin(theta / 2) ** 2, np.cos(theta / 2) ** 2
-    half = (dim - 1) / 2
-    return np.where(near < far, stats.beta.cdf(near, half, half + k), stats.beta.sf(far, half + k, half))
+    half, below = (dim - 1) / 2, np.empty_like(theta)
+    ahead = near < far
+    below[ahead] = special.betainc(half, half + k, near[ahead])
+    below[~ahead] = special.betaincc(half + k, half, far[~ahead])
+    return below
 
 
 @pytest.mark.parametrize("family", ANGLES)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import special, stats
 
 from reference.sphere import von_mises_fisher_law
 from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
@@ -16,10 +16,11 @@ pytestmark = pytest.mark.slow
 DRAWS = 100_000
 DIMS = (2, 3, 4, 8, 16, 128, 512, 2048)
 CONCENTRATIONS = (0.0, 0.1, 1.0, 9.0, 11.0, 20.0, 60.5, 243.0, 701.0, 1e4, 1e6)
+SOME = (0.0, 1.0, 60.5, 701.0, 1e6)  # where Gaussians take long; test_inversion.py has every quantile of all
 FAMILIES = (VonMisesFisher, PowerSpherical)
 
 # Kolmogorov–Smirnov: P(D √N > 2.5) = 7e-6. A mean off by more than 5 standard errors: 6e-7; four are looked
-# at in each of 176 cases. One false alarm in 600 seeds for the whole grid; the seeds are fixed.
+# at in each of 152 cases. One false alarm in 700 seeds for the whole grid; the seeds are fixed.
 KS_LIMIT, Z_LIMIT = 2.5, 5.0
 
 
@@ -32,8 +33,11 @@ def distribution_function(family: type, dim: int, k: float, theta: np.ndarray) -
     if family is VonMisesFisher:
         return von_mises_fisher_law(dim, k).below(theta)
     near, far = np.sin(theta / 2) ** 2, np.cos(theta / 2) ** 2
-    half = (dim - 1) / 2
-    return np.where(near < far, stats.beta.cdf(near, half, half + k), stats.beta.sf(far, half + k, half))
+    half, below = (dim - 1) / 2, np.empty_like(theta)
+    ahead = near < far
+    below[ahead] = special.betainc(half, half + k, near[ahead])
+    below[~ahead] = special.betaincc(half + k, half, far[~ahead])
+    return below
 
 
 def moments(family: type, dim: int, k: float) -> tuple[float, float]:
@@ -57,7 +61,7 @@ def test_draws_follow_the_law(family, dim):
     across = torch.nn.functional.normalize(across - (across @ mu.double()) * mu.double(), dim=-1)
     generator = torch.Generator().manual_seed(dim)
     chunk = min(DRAWS, 1_500_000 // dim)
-    for k in CONCENTRATIONS:
+    for k in CONCENTRATIONS if dim < 512 else SOME:
         law = family(mu, k)
         apart, tangent = [], []
         for start in range(0, DRAWS, chunk):

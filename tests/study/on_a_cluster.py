@@ -1,9 +1,14 @@
-"""Features and predictions by the actors of a real Ray cluster of two nodes, one of which dies."""
+"""Run by a test in an interpreter of its own: studies, features and predictions on a real Ray cluster.
+
+Ray ends every process that has joined a cluster when the cluster goes, without a word. The cluster has two
+nodes on this machine; one of them dies in the middle of the work.
+"""
 
 import hashlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 import torch
 from PIL import Image
 from typer.testing import CliRunner
@@ -20,34 +26,50 @@ from spaceform import data, extract_features
 from spaceform.cli.app import app
 from spaceform.data.dataset import DataError
 from spaceform.run import extraction
+from spaceform.run.cluster import ActorWork, ClusterError, by_actors
 from spaceform.run.evaluate import evaluate
+from spaceform.run.on_ray import predict_by
 from spaceform.run.predict import PredictionPlan, predict
 from spaceform.run.recipe import QUICK, RecipeError, replace
 from spaceform.run.train import train
+from spaceform.study.folder import Job, StudyFolder
+from spaceform.study.place import Event
+from spaceform.study.ray import Ray
 
-ray = pytest.importorskip("ray", reason="install spaceform[cluster] to test work on Ray")
-from spaceform.run.cluster import ActorWork, by_actors  # noqa: E402 (needs ray)
-from spaceform.run.on_ray import predict_by  # noqa: E402
-from spaceform.study.ray import Ray  # noqa: E402
-
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
 PHOTOS, SHARD = 96, 8
+TINY = {"budget.episodes": 20, "budget.instances": 3, "net.hidden": 16, "net.dim": 4}
+
+
+def job(seed: int, epochs: int) -> Job:
+    changes = {**TINY, "budget.epochs": epochs, "budget.patience": epochs, "seed": seed}
+    return Job(f"cosine-seed{seed}", "cosine", replace(QUICK["digits/cosine"], changes))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "auto"])
+def test_where_no_cluster_answers_it_says_how_to_start_one(address, tmp_path, monkeypatch):
+    """Stands first: "auto" is any cluster of this machine, also the one that the other tests start."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address == "auto" and ray._private.services.find_gcs_addresses():
+        pytest.skip("a Ray cluster of somebody else runs on this machine")
+    study = StudyFolder.plan(tmp_path / "s", [job(0, 1)])
+    with pytest.raises(ClusterError, match="ray start --head"):
+        Ray(address).finish(study)
 
 
 @pytest.fixture(scope="module")
 def cluster():
     from ray.cluster_utils import Cluster
 
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # the workers need nothing but this project; shape checks of the tests stay here
         patch.setenv("OMP_NUM_THREADS", "1")
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         yield made
         ray.shutdown()
         made.shutdown()
-    signal.signal(signal.SIGTERM, on_sigterm)  # a node in this process sets its own, which ends the tests
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +198,39 @@ def test_predictions_and_embeddings_are_those_of_this_process(cluster, tmp_path)
     assert outcome.exit_code == 0, outcome.output
     assert list(pd.read_csv(table)["class"].astype(str)) == list(here.table()["class"])
     assert not (tmp_path / ".far.csv.parts").exists()
+
+
+def test_every_run_completes_once_although_a_node_dies(cluster, tmp_path):
+    other = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    study = StudyFolder.plan(tmp_path / "s", [job(seed, 60) for seed in range(3)])
+    events: list[Event] = []
+    killed = threading.Event()
+
+    def watch(event: Event | None) -> None:
+        if event is not None:
+            events.append(event)
+        busy = {e.job.name for e in events if e.kind == "progress"}
+        if len(busy) == 2 and not killed.is_set():  # both nodes are at work
+            killed.set()
+            cluster.remove_node(other, allow_graceful=False)
+
+    Ray(cluster.address).finish(study, watch)
+    assert killed.is_set()
+    kinds = [(e.job.name, e.kind) for e in events if e.kind != "progress"]
+    assert sum(kind == "lost" for _, kind in kinds) == 1
+    finished = [name for name, kind in kinds if kind == "finished"]
+    assert sorted(finished) == ["cosine-seed0", "cosine-seed1", "cosine-seed2"]
+    table = study.collect()
+    assert list(table["state"]) == ["finished"] * 3
+    assert list(table["epochs"]) == [60] * 3
+    assert table["accuracy"].gt(0.5).all()
+    assert not [p for p in (study.folder / "runs").iterdir() if p.name.startswith(".")]
+
+    stamps = {p: p.stat().st_mtime_ns for p in Path(study.folder).glob("runs/*/*")}
+    Ray(cluster.address).finish(study)  # nothing is left to do
+    assert stamps == {p: p.stat().st_mtime_ns for p in Path(study.folder).glob("runs/*/*")}
+
+    greedy = StudyFolder.plan(tmp_path / "greedy", [job(9, 1)])
+    with pytest.raises(RecipeError, match="no host of the cluster has 1 CPUs and 4 GPUs"):
+        Ray(cluster.address, gpus=4.0).finish(greedy)
