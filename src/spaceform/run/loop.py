@@ -1,5 +1,7 @@
 """The paper's protocol as one loop on Lightning Fabric: nets that are trained end to end."""
 
+import spaceform._fabric  # noqa: F401 (before lightning_fabric is imported)
+
 import json
 import math
 import time
