@@ -9,9 +9,11 @@ from types import ModuleType
 
 import pytest
 import torch
-from jaxtyping import config, install_import_hook
+from jaxtyping import config
 
-install_import_hook("spaceform", "beartype.beartype").__enter__()
+import shape_checks
+
+shape_checks.install()
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # results may not depend on it
 

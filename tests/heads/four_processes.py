@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from jaxtyping import install_import_hook
 from torch import Generator, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-install_import_hook("spaceform", "beartype.beartype").__enter__()
+import shape_checks
+
+shape_checks.install()
 
 from spaceform.heads import HEADS  # noqa: E402
 from spaceform.heads._kernels import class_shard as wires  # noqa: E402
