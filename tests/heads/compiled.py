@@ -7,7 +7,6 @@ import sys
 import warnings
 
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from spaceform.heads import HEADS, DeterministicHead
 
@@ -26,6 +25,8 @@ def outcome(run, head, z, y):
 
 
 def check(name: str, dim: int, chunk: int | None, backend: str) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend  # takes seconds, and tests import this file
+
     torch._dynamo.reset()
     torch.manual_seed(dim)
     # In train() every call moves the statistics of AdaFace, and the second of two differs.
