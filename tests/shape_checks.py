@@ -44,8 +44,10 @@ def checked(thing: Any = None, *, typechecker: Any = beartype) -> Any:
 
 def _function(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
     later = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    by_argument = "{" in str(list(function.__annotations__.values()))  # "{self.num_classes} dim"
-    if by_argument or any(kind(function) for kind in later):
+    hints = list(function.__annotations__.values())
+    by_argument = "{" in str(hints)  # "{self.num_classes} dim"
+    by_name = any(isinstance(hint, str) for hint in hints)  # of a class that may not be imported
+    if by_argument or by_name or any(kind(function) for kind in later):
         return jaxtyped(function, typechecker=typechecker)
     guarded = beartype(function)
     if guarded is function:  # nothing is annotated
