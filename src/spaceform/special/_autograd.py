@@ -1,4 +1,4 @@
-"""Backward passes by hand that are not to be differentiated again."""
+"""What autograd functions by hand share: what they keep for the backward pass, and how they refuse one."""
 
 import functools
 import inspect
@@ -20,6 +20,17 @@ def known_signature(function: Any) -> Any:
     """
     function.forward.__signature__ = inspect.signature(function.forward)
     return function
+
+
+class KeepingInputs(torch.autograd.Function):
+    """Keeps the tensors among its arguments for the backward pass, and the others as `ctx.constants`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*[a for a in inputs if isinstance(a, Tensor)])
+        ctx.constants = [a for a in inputs if not isinstance(a, Tensor)]
 
 
 @final

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.special import bounds, exact
-from spaceform.special._autograd import known_signature
+from spaceform.special._autograd import KeepingInputs, known_signature
 
 BesselMethod = Literal["exact", "bounds"]
 
@@ -156,82 +156,54 @@ def _in_working_precision(function: Any, *arguments: Tensor) -> Tensor:
     return function(*(argument.to(working) for argument in arguments)).to(dtype)
 
 
-class _LogNormalizer(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _LogNormalizer(KeepingInputs):
     @staticmethod
     def forward(x: Tensor, order: float, method: str) -> Tensor:
         return METHODS[method].log_normalizer(x, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, ctx.order, ctx.method = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        return (grad * MeanResultantLength.apply(x, ctx.order, ctx.method)).neg_(), None, None
+        return (grad * MeanResultantLength.apply(x, *ctx.constants)).neg_(), None, None
 
 
 @known_signature
-class MeanResultantLength(torch.autograd.Function):
+class MeanResultantLength(KeepingInputs):
     """A_n(κ), unchecked."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, order: float, method: str) -> Tensor:
         return METHODS[method].mean(x, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, ctx.order, ctx.method = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        return grad * METHODS[ctx.method].slope(x, ctx.order), None, None
+        (x,), (order, method) = ctx.saved_tensors, ctx.constants
+        return grad * METHODS[method].slope(x, order), None, None
 
 
-class _Divergence(torch.autograd.Function):
+class _Divergence(KeepingInputs):
     """Its derivative is κ A′(κ)."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, order: float, method: str) -> Tensor:
         return METHODS[method].divergence(x, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, ctx.order, ctx.method = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        return grad * x * METHODS[ctx.method].slope(x, ctx.order), None, None
+        (x,), (order, method) = ctx.saved_tensors, ctx.constants
+        return grad * x * METHODS[method].slope(x, order), None, None
 
 
-class _LogIv(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _LogIv(KeepingInputs):
     @staticmethod
     def forward(x: Tensor, order: float) -> Tensor:
         return exact.log_iv(x, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, ctx.order = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        slope = MeanResultantLength.apply(x, ctx.order, "exact")
-        return grad * (slope + ctx.order / x if ctx.order > 0 else slope), None
+        (x,), (order,) = ctx.saved_tensors, ctx.constants
+        slope = MeanResultantLength.apply(x, order, "exact")
+        return grad * (slope + order / x if order > 0 else slope), None
 
 
 class _Concentration(torch.autograd.Function):
@@ -262,40 +234,26 @@ class _Concentration(torch.autograd.Function):
 NEWTON_STEPS = 4
 
 
-class _Difference(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _Difference(KeepingInputs):
     @staticmethod
     def forward(x: Tensor, other: Tensor, order: float, method: str) -> Tensor:
         return METHODS[method].difference(x, other, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, other, ctx.order, ctx.method = inputs
-        ctx.save_for_backward(x, other)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, other = ctx.saved_tensors
-        d_x = -grad * MeanResultantLength.apply(x, ctx.order, ctx.method)
-        return d_x, grad * MeanResultantLength.apply(other, ctx.order, ctx.method), None, None
+        d_x = -grad * MeanResultantLength.apply(x, *ctx.constants)
+        return d_x, grad * MeanResultantLength.apply(other, *ctx.constants), None, None
 
 
-class _DifferenceBySquares(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _DifferenceBySquares(KeepingInputs):
     @staticmethod
     def forward(x: Tensor, delta: Tensor, order: float, method: str) -> Tensor:
         return METHODS[method].difference_and_weight(x * x, delta, order)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, delta, ctx.order, ctx.method = inputs
-        ctx.save_for_backward(x, delta)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        x, delta = ctx.saved_tensors
-        weight = METHODS[ctx.method].weight((x * x + delta).clamp_min(0), ctx.order)
-        d_x = weight * x - MeanResultantLength.apply(x, ctx.order, ctx.method)
+        (x, delta), (order, method) = ctx.saved_tensors, ctx.constants
+        weight = METHODS[method].weight((x * x + delta).clamp_min(0), order)
+        d_x = weight * x - MeanResultantLength.apply(x, order, method)
         return grad * d_x, grad * weight / 2, None, None

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spaceform.special._autograd import KeepingInputs
+
 Coefficients = tuple[float, ...]
 
 
@@ -49,20 +51,13 @@ def polynomial(coefficients: Coefficients, t: Tensor) -> Tensor:
     return _Polynomial.apply(t, coefficients)
 
 
-class _Polynomial(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _Polynomial(KeepingInputs):
     @staticmethod
     def forward(t: Tensor, coefficients: Coefficients) -> Tensor:
         return horner(coefficients, t)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Coefficients], output: Tensor) -> None:  # noqa: ARG004
-        t, ctx.coefficients = inputs
-        ctx.save_for_backward(t)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (t,) = ctx.saved_tensors
-        derivative = tuple(k * c for k, c in enumerate(ctx.coefficients))[1:] or (0.0,)
+        (t,), (coefficients,) = ctx.saved_tensors, ctx.constants
+        derivative = tuple(k * c for k, c in enumerate(coefficients))[1:] or (0.0,)
         return grad * polynomial(derivative, t), None
