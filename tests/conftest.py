@@ -26,6 +26,26 @@ def _shape_checks(request: pytest.FixtureRequest):
     config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture
+def unchecked(_shape_checks: None):
+    """Shape checks off, as a user has it: our own message is the one that is met."""
+    config.update("jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from photo_folders import write_weights
+
+    return write_weights(tmp_path_factory.mktemp("weights") / "net.safetensors")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from photo_folders import write_photos
+
+    return write_photos(tmp_path_factory.mktemp("photos") / "grain")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     """Features that a test extracts are kept apart from the user's."""

@@ -23,21 +23,6 @@ ROOT = Path(__file__).parents[2]
 FAST = ["--set", "budget.epochs=2", "--set", "budget.episodes=3", "--quiet"]
 
 
-def spaceform(*arguments: str, monkeypatch, capsys) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["spaceform", *arguments])
-    monkeypatch.setattr("warnings.showwarning", None)  # main sets its own
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    verbosity.set_level("normal")
-    said = capsys.readouterr()
-    return left.value.code, said.out, said.err
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    return lambda *arguments: spaceform(*map(str, arguments), monkeypatch=monkeypatch, capsys=capsys)
-
-
 def test_train_evaluate_and_again(call, tmp_path):
     out = tmp_path / "run"
     code, said, _ = call("train", "digits/cosine", *FAST, "--out", out)

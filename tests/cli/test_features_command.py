@@ -15,26 +15,10 @@ from PIL import Image
 import spaceform
 from photo_folders import NET, write_photos, write_weights
 from spaceform import data
-from spaceform.cli import app as cli
-from spaceform.cli import verbosity
 from spaceform.data import cache
 from spaceform.data.dataset import DataError
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spaceform", *map(str, arguments)])
-        monkeypatch.setattr("warnings.showwarning", None)  # main sets its own
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        verbosity.set_level("normal")
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture
@@ -46,16 +30,6 @@ def own_cache(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def no_network(monkeypatch):
     monkeypatch.setattr("spaceform.nets.pretrained._reaches_hub", lambda address: False)  # noqa: ARG005
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
-    return write_weights(tmp_path_factory.mktemp("weights") / "net.safetensors")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return write_photos(tmp_path_factory.mktemp("photos") / "grain")
 
 
 def one_sentence(found: tuple[int, str, str]) -> str:

@@ -177,14 +177,17 @@ def test_without_a_network_the_message_says_what_to_put_where(data_folder, monke
     assert capfd.readouterr().out == ""
 
 
-def test_mnist_is_downloaded_and_loaded(server, data_folder, write_mnist, monkeypatch, capfd):
-    made = write_mnist(data_folder.parent / "made")
+def serve_mnist(server, made, monkeypatch):
     remotes = []
     for remote in CATALOG["mnist"].remotes:
         server.files[remote.name] = (made / remote.name).read_bytes()
         md5 = hashlib.md5(server.files[remote.name], usedforsecurity=False).hexdigest()
         remotes.append(Remote(remote.name, f"md5:{md5}", (f"{server.url}/{remote.name}",)))
     monkeypatch.setitem(CATALOG, "mnist", replace(CATALOG["mnist"], remotes=tuple(remotes)))
+
+
+def test_mnist_is_downloaded_and_loaded(server, data_folder, write_mnist, monkeypatch, capfd):
+    serve_mnist(server, write_mnist(data_folder.parent / "made"), monkeypatch)
     assert len(load("mnist")) == 40
     assert "downloading train-images-idx3-ubyte.gz" in capfd.readouterr().err
     requests = len(server.asked)
@@ -209,14 +212,8 @@ def test_photos_are_unpacked_after_the_download(server, data_folder, monkeypatch
 
 
 def test_a_read_only_folder_sends_downloads_to_the_cache(server, data_folder, write_mnist, monkeypatch):
-    made = write_mnist(data_folder.parent / "made")
+    serve_mnist(server, write_mnist(data_folder.parent / "made"), monkeypatch)
     monkeypatch.setenv("SPACEFORM_DATA", "/proc/nowhere")
-    remotes = []
-    for remote in CATALOG["mnist"].remotes:
-        server.files[remote.name] = (made / remote.name).read_bytes()
-        md5 = hashlib.md5(server.files[remote.name], usedforsecurity=False).hexdigest()
-        remotes.append(Remote(remote.name, f"md5:{md5}", (f"{server.url}/{remote.name}",)))
-    monkeypatch.setitem(CATALOG, "mnist", replace(CATALOG["mnist"], remotes=tuple(remotes)))
     assert get("mnist") == data_folder.parent / "cache" / "spaceform" / "mnist"
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import config
 from torch import Tensor
 
 from reference import gyro
@@ -296,11 +295,3 @@ def test_points_that_are_none():
         ball.hyperplane_logits(x, x, torch.zeros(5, 3), 1.0)
     with pytest.raises(ValueError, match="margin must lie between 0 and 1, got 2"):
         ball.project(x, 1.0, 2.0)
-
-
-@pytest.fixture
-def unchecked():
-    """Shape checks off, as in production, so that our own message is the one that is met."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)

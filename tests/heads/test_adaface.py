@@ -7,20 +7,16 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import config
 
+from head_cases import margin_case
 from spaceform.heads import AdaFaceHead, ArcFaceHead, CosFaceHead
 from spaceform.heads._kernels.margin import Margin, with_margin
 
 
 def case(dim=7, classes=23, batch=11, *, beta=8.0, **kwargs):
-    """In float64 to the last digit: margin and temperature are set anew after the cast."""
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    head = AdaFaceHead(dim, classes, beta=beta, **kwargs).double()
-    head.start_epoch(head.warmup_epochs)
-    head.log_beta.data.fill_(math.log(beta))
+    """With short and long embeddings."""
+    head, z, y = margin_case(AdaFaceHead, dim, classes, batch, beta=beta, **kwargs)
     size = torch.linspace(0.2, 3, batch, dtype=torch.float64)[:, None]
-    z = (size * torch.randn(batch, dim, generator=g, dtype=torch.float64)).requires_grad_()
-    return head, z, torch.randint(classes, (batch,), generator=g)
+    return head, (size * z).detach().requires_grad_(), y
 
 
 def literal(z, y, weight, beta, m, h, mean, std):

@@ -1,22 +1,19 @@
 """ARCFACE: the margin, its continuation past π, its warm-up; margin 0 is COSINE."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from jaxtyping import config
 
+import head_cases
+from head_cases import agree, margins_of_four_epochs
 from spaceform.heads import ArcFaceHead, CosineHead
 from spaceform.heads._kernels.margin import Margin, with_margin
 
-
-def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    head = ArcFaceHead(dim, classes, **kwargs).to(dtype)
-    z = torch.randn(batch, dim, generator=g, dtype=dtype, requires_grad=True)
-    return head, z, torch.randint(classes, (batch,), generator=g)
+case = partial(head_cases.case, ArcFaceHead)
 
 
 def literal(head, z, y):
@@ -30,11 +27,7 @@ def literal(head, z, y):
 @pytest.mark.parametrize("margin", [0.1, 0.5])
 def test_equals_the_literal_equation(chunk, margin):
     head, z, y = case(margin=margin, class_chunk=chunk, beta=8.0)
-    inputs, weights = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
-    ours, peer = head(z, y), literal(head, z, y)
-    torch.testing.assert_close(ours, peer, rtol=1e-10, atol=1e-10)
-    for a, b in zip(*(torch.autograd.grad(loss, inputs, weights) for loss in (ours, peer)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    agree(head(z, y), literal(head, z, y), [z, *head.parameters()], 1e-10, (1e-8, 1e-10))
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 5])
@@ -45,11 +38,8 @@ def test_literal_is_the_equation_past_pi_too(chunk, margin):
         z[0] = 1e-2 * z[0] - head.weight[y[0]]
     past = torch.acos(F.cosine_similarity(z, head.weight[y])) + margin > math.pi
     assert 0 < past.sum() < len(y)
-    inputs, upstream = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
-    ours, peer = head(z, y), literal(head, z, y)
-    torch.testing.assert_close(ours, peer, rtol=1e-10, atol=1e-10)
-    for a, b in zip(*(torch.autograd.grad(loss, inputs, upstream) for loss in (ours, peer)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    ours = head(z, y)
+    agree(ours, literal(head, z, y), [z, *head.parameters()], 1e-10, (1e-8, 1e-10))
     monotone = ArcFaceHead(head.dim, head.num_classes, margin=margin, beta=8.0).double()
     monotone.load_state_dict(head.state_dict())
     differs = (monotone(z, y) - ours).abs() > 1e-6
@@ -156,11 +146,7 @@ def test_prediction_leaves_the_margin_out():
 def test_warm_up_and_its_checkpoint():
     head, z, y = case(margin=0.5, warmup_epochs=2)
     assert head.margin == 0
-    margins = []
-    for epoch in range(4):
-        head.start_epoch(epoch)
-        margins.append(head.margin.item())
-    assert margins == [0.0, 0.0, 0.5, 0.5]
+    assert margins_of_four_epochs(head) == [0.0, 0.0, 0.5, 0.5]
     again = ArcFaceHead(head.dim, head.num_classes, margin=0.5, warmup_epochs=2).double()
     again.load_state_dict(head.state_dict())
     torch.testing.assert_close(again(z, y), head(z, y), rtol=1e-6, atol=1e-6)

@@ -1,25 +1,19 @@
 """COSFACE: the margin on the cosine, its warm-up; margin 0 is COSINE."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from jaxtyping import config
 
+import head_cases
+from head_cases import agree, margins_of_four_epochs
 from reference.peers import peer
 from spaceform.heads import CosFaceHead, CosineHead
 
-
-def case(dim=7, classes=23, batch=11, *, beta=8.0, **kwargs):
-    """In float64 to the last digit: margin and temperature are set anew after the cast."""
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    head = CosFaceHead(dim, classes, beta=beta, **kwargs).double()
-    head.start_epoch(head.warmup_epochs)
-    head.log_beta.data.fill_(math.log(beta))
-    z = torch.randn(batch, dim, generator=g, dtype=torch.float64, requires_grad=True)
-    return head, z, torch.randint(classes, (batch,), generator=g)
+case = partial(head_cases.margin_case, CosFaceHead)
 
 
 def literal(head, z, y):
@@ -41,11 +35,7 @@ def test_hand_value():
 @pytest.mark.parametrize("margin", [0.1, 0.35, 3.0])
 def test_equals_the_literal_equation(chunk, margin):
     head, z, y = case(margin=margin, class_chunk=chunk)
-    inputs, weights = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
-    ours, theirs = head(z, y), literal(head, z, y)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    for a, b in zip(*(torch.autograd.grad(loss, inputs, weights) for loss in (ours, theirs)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+    agree(head(z, y), literal(head, z, y), [z, *head.parameters()], 1e-12, (1e-10, 1e-11))
 
 
 @pytest.mark.parametrize("chunk", [None, 5])
@@ -82,11 +72,7 @@ def test_margin_zero_is_cosine_and_prediction_leaves_the_margin_out():
 
 def test_warm_up_and_its_checkpoint():
     head, z, y = case(margin=0.25, warmup_epochs=2)
-    margins = []
-    for epoch in range(4):
-        head.start_epoch(epoch)
-        margins.append(head.margin.item())
-    assert margins == [0.0, 0.0, 0.25, 0.25]
+    assert margins_of_four_epochs(head) == [0.0, 0.0, 0.25, 0.25]
     again = CosFaceHead(head.dim, head.num_classes, margin=0.25, warmup_epochs=2).double()
     assert again.margin == 0
     again.load_state_dict(head.state_dict())

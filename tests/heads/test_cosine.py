@@ -1,22 +1,20 @@
 """COSINE is the softmax of β cos θ: against the plain composition, a peer, finite differences, its laws."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import head_cases
+from head_cases import agree
 from spaceform.geometry import Sphere
 from spaceform.heads import ArcFaceHead, CosineHead, StandardHead
 from spaceform.heads._kernels.softmax import chunk_size
 
-
-def case(dim=7, classes=23, batch=11, dtype=torch.float64, **kwargs):
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    head = CosineHead(dim, classes, **kwargs).to(dtype)
-    z = torch.randn(batch, dim, generator=g, dtype=dtype, requires_grad=True)
-    return head, z, torch.randint(classes, (batch,), generator=g)
+case = partial(head_cases.case, CosineHead)
 
 
 def plain(head, z, y):
@@ -28,11 +26,7 @@ def plain(head, z, y):
 @pytest.mark.parametrize("beta", [1.0, 16.0, 1e4])
 def test_equals_the_plain_composition(chunk, beta):
     head, z, y = case(class_chunk=chunk, beta=beta)
-    inputs, weights = [z, *head.parameters()], torch.linspace(-1, 2, len(y), dtype=z.dtype)
-    ours, peer = head(z, y), plain(head, z, y)
-    torch.testing.assert_close(ours, peer, rtol=1e-11, atol=1e-11)
-    for a, b in zip(*(torch.autograd.grad(loss, inputs, weights) for loss in (ours, peer)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * beta)
+    agree(head(z, y), plain(head, z, y), [z, *head.parameters()], 1e-11, (1e-9, 1e-9 * beta))
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -1,25 +1,22 @@
 """The Power Spherical head: its objective, an upper bound, its gradients, its prediction, its limits."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from jaxtyping import config
 from torch import Tensor
 
+import head_cases
+from head_cases import bound_and_loss, law_scores, slope_of_the_expectation
 from reference import vmf_loss as reference
 from spaceform import special
 from spaceform.heads._kernels.evidence import NORMALIZERS
 from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.power_spherical import PowerSphericalHead
 
-
-def make(dim: int, classes: int = 6, batch: int = 5, dtype: torch.dtype = torch.float64, **options):
-    torch.manual_seed(dim)
-    head = PowerSphericalHead(dim, classes, **{"beta": 4.0, **options}).to(dtype)
-    z = (torch.randn(batch, dim, dtype=dtype) * 1.3).requires_grad_()
-    head.prepare(z.detach())
-    return head, z, torch.randint(classes, (batch,))
+make = partial(head_cases.drawing_case, PowerSphericalHead)
 
 
 def literal(head: PowerSphericalHead, z: Tensor, y: Tensor, seed: int) -> Tensor:
@@ -75,11 +72,7 @@ def test_the_elementary_terms_lie_above_the_exact_ones(dim):
 @pytest.mark.parametrize("beta", [1.0, 8.0])
 def test_the_objective_lies_above_the_expected_cross_entropy(dim, beta):
     head, z, y = make(dim, classes=5, batch=4, samples=100, beta=beta)
-    bound = head(z, y, generator=torch.Generator().manual_seed(0)).detach()
-    head.samples = 4000
-    losses = -head.logit_samples(z, generator=torch.Generator().manual_seed(1)).detach().log_softmax(-1)
-    losses = losses[:, torch.arange(4), y]
-    loss, error = losses.mean(0), losses.std(0) / math.sqrt(len(losses))
+    bound, loss, error = bound_and_loss(head, z, y)
     assert (bound > loss - 4 * error).all()
     assert (bound < loss + 0.7 * beta).all()
 
@@ -88,20 +81,8 @@ def test_the_objective_lies_above_the_expected_cross_entropy(dim, beta):
 def test_gradient_is_the_derivative_of_the_expectation(dim):
     """Against differences of means over 40,000 draws, coupled in another way; within 5 standard errors."""
     head, z, y = make(dim, classes=3, batch=1)
-    copies, h = 4000, 1e-4
-    y = y.repeat(copies)
-    direction = torch.randn(1, dim, dtype=torch.float64)
-    seeds = torch.Generator()
-    ends = [
-        head((z.detach() + s * h * direction).repeat(copies, 1), y, generator=seeds.manual_seed(0))
-        for s in (1, -1)
-    ]
-    differences = ((ends[0] - ends[1]) / (2 * h)).detach()
-    many = z.detach().repeat(copies, 1).requires_grad_()
-    (slope,) = torch.autograd.grad(head(many, y, generator=seeds.manual_seed(1)).sum(), many)
-    pathwise = slope @ direction[0]
-    error = math.sqrt(float(differences.var() + pathwise.var()) / copies)
-    assert abs(float(differences.mean() - pathwise.mean())) < 5 * error
+    differences, pathwise, error = slope_of_the_expectation(head, z, y)
+    assert abs(differences - pathwise) < 5 * error
 
 
 @pytest.mark.slow
@@ -121,14 +102,7 @@ def test_prediction_has_the_law_of_sampled_vectors(dim):
     )
     pairs = e.view(draws, batch, 1, dim) * w_draws.view(draws, batch, classes, dim)
     theirs = head.beta.detach() * pairs.sum(-1)
-
-    def statistics(logits: Tensor) -> Tensor:
-        products = (logits[..., :, None] * logits[..., None, :]).flatten(-2)
-        return torch.cat([logits, logits.softmax(-1), products], -1).flatten(1)
-
-    a, b = statistics(ours), statistics(theirs)
-    a = (a[: draws // 2] + a[draws // 2 :]) / 2  # the antithetic halves
-    score = (a.mean(0) - b.mean(0)) / (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
+    score = law_scores(ours, theirs)
     assert float(score.abs().max()) < 4.5
     assert float(score.square().mean().sqrt()) < 1.8
 

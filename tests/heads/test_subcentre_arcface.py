@@ -1,25 +1,18 @@
 """SUB-CENTRE ARCFACE: the nearest of several centres, wrong labels found; one centre is ARCFACE."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from jaxtyping import config
 
+import head_cases
 from reference.peers import peer
 from spaceform.heads import ArcFaceHead, SubCentreArcFaceHead
 
-
-def case(dim=7, classes=23, batch=11, *, beta=8.0, **kwargs):
-    """In float64 to the last digit: margin and temperature are set anew after the cast."""
-    g = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    head = SubCentreArcFaceHead(dim, classes, beta=beta, **kwargs).double()
-    head.start_epoch(head.warmup_epochs)
-    head.log_beta.data.fill_(math.log(beta))
-    z = torch.randn(batch, dim, generator=g, dtype=torch.float64, requires_grad=True)
-    return head, z, torch.randint(classes, (batch,), generator=g)
+case = partial(head_cases.margin_case, SubCentreArcFaceHead)
 
 
 def theirs(head, margin):

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import config
 
 from reference import metric_loops as loops
 from spaceform.metrics import calibration_error, reliability
@@ -190,14 +189,6 @@ def test_bad_input_is_one_clear_sentence(change, message):
     with pytest.raises(ValueError, match=message) as error:
         calibration_error(*change(p, y))
     assert "\n" not in str(error.value)
-
-
-@pytest.fixture
-def unchecked():
-    """What a caller without the type checks of the tests meets."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import spaceform
-from photo_folders import NET, write_photos, write_weights
+from photo_folders import NET, write_photos
 from spaceform import data
 from spaceform.data.dataset import DataError
 from spaceform.data.shards import Shards
@@ -22,16 +22,6 @@ from spaceform.nets.pretrained import frozen_net
 from spaceform.run import extraction
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
-    return write_weights(tmp_path_factory.mktemp("weights") / "net.safetensors")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return write_photos(tmp_path_factory.mktemp("photos") / "grain")
 
 
 def plain_loop(paths, net, resize: int, size: int) -> np.ndarray:

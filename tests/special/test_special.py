@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import config
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -326,14 +325,7 @@ def test_no_values_are_read_where_there_are_none():
     assert special.log_normalizer(torch.rand(0), 5).shape == (0,)
 
 
-@pytest.fixture
-def _no_shape_checks():
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("_no_shape_checks")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
