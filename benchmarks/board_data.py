@@ -318,16 +318,22 @@ def described(one: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Make what is missing, and describe what is there."""
+def asked_for(description: str | None) -> argparse.Namespace:
+    """Where sources are, the folder to write to (made), and the names of sets."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sources", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
+    return asked
+
+
+def main() -> None:
+    """Make what is missing, and describe what is there."""
+    asked = asked_for(__doc__)
     known = {one["name"]: one for one in listed()}
     paths = {name: asked.out / f"{name}.npz" for name in known}
     there = {name: described(known[name], path) for name, path in paths.items() if path.exists()}

@@ -11,12 +11,9 @@ the same command again goes on where it was stopped.
 """
 
 import argparse
-import contextlib
-import importlib.metadata
 import itertools
 import json
 import statistics
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,6 +24,7 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from records import git_commit, versions, write_record
 from spaceform._torchvision import ensure_torchvision
 from spaceform.calibrators import CALIBRATORS
 from spaceform.engine import Rows, fit, space
@@ -176,20 +174,6 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def git_commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Of what is installed."""
-    found = {}
-    for name in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -228,8 +212,7 @@ def main() -> None:
             "summary": summary(rows),
             "runs": rows,
         }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(written, indent=1) + "\n")
+        write_record(given.out, written)
     print(json.dumps(written[given.kind]["summary"], indent=1))
 
 

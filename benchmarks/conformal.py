@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from calibration import git_commit, said, versions
+from calibration import said
+from records import git_commit, versions, write_record
 from spaceform._torchvision import ensure_torchvision
 from spaceform.decisions import SETS
 from spaceform.heads.base import log_mean_softmax
@@ -165,8 +166,7 @@ def main() -> None:
             "summary": summary(rows),
             "runs": rows,
         }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(written, indent=1) + "\n")
+        write_record(given.out, written)
     print(json.dumps(written["summary"], indent=1))
 
 

@@ -6,7 +6,6 @@ with X, y (numbers), test (a mask) and, where a set has them, `unknown`: rows of
 already is not made again. `SPACEFORM_DATA` says where MNIST and the features of CUB and Cars are.
 """
 
-import argparse
 import io
 import json
 import os
@@ -200,14 +199,7 @@ MAKERS: Mapping[str, Make] = {
 
 def main() -> None:
     """Make what is missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sources", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    asked = board_data.asked_for(__doc__)
     for name in asked.names or MAKERS:
         made(name, asked.sources, asked.out)
 

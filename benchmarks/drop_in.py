@@ -10,13 +10,13 @@ writes results/benchmarks/drop_in.json.
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from records import git_commit, write_record
 from spaceform import data, metrics
 from spaceform.calibrators import StructuredScaling
 from spaceform.heads import HEADS
@@ -72,11 +72,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/drop_in.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     record: dict[str, Any] = {
         "command": f"benchmarks/drop_in.py {' '.join(options.heads)} --steps {options.steps} "
         f"--seed {options.seed}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "heads": {},
     }
@@ -88,8 +87,7 @@ def main() -> None:
             key = "with_prepare" if prepare else "without_prepare"
             found[key] = run(name, images, mnist.labels, prepare, options.steps, options.seed)
             print(name, key, json.dumps(found[key]), flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.out, record)
 
 
 if __name__ == "__main__":

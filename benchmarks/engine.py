@@ -9,9 +9,7 @@ and of one fit; writes the same to results/benchmarks/engine.json.
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
+from records import git_commit, write_record
 from spaceform.calibrators import TemperatureScaling
 from spaceform.engine import (
     REFERENCES,
@@ -123,11 +122,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/engine.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     what = f"{' '.join(options.sets)} --heads {' '.join(options.heads)} --seeds {options.seeds}"
     record: dict[str, Any] = {
         "command": f"benchmarks/engine.py --data FOLDER {what} --trials {options.trials}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "seeds": options.seeds,
         "trials": options.trials,
         "sets": {},
@@ -150,8 +148,7 @@ def main() -> None:
                 f"{ {k: v for k, v in row['candidate'].items() if k != 'batch_size'} }",
                 flush=True,
             )
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(record, indent=1) + "\n")
+            write_record(options.out, record)
 
 
 if __name__ == "__main__":

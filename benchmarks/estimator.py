@@ -15,14 +15,12 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -32,6 +30,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from records import git_commit, versions, write_record
 from spaceform import HEADS, SpaceformClassifier, __version__, metrics
 from spaceform.engine.space import NARROW
 
@@ -120,10 +119,8 @@ def _earlier(out: Path | None) -> dict[str, Any]:
 
 
 def _circumstances() -> dict[str, Any]:
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__}
-    return {"commit": commit, "spaceform": __version__, **versions, "python": platform.python_version()}
+    packages = versions("torch", "scikit-learn")
+    return {"commit": git_commit(), "spaceform": __version__, **packages, "python": platform.python_version()}
 
 
 def main() -> None:
@@ -155,7 +152,7 @@ def main() -> None:
                 flush=True,
             )
         if options.out is not None:
-            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ gradient of a float16 embedding may be infinite, which is what a GradScaler look
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from records import git_commit, write_record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "heads"))
 from fuzz import DTYPES, HEADS, broken
@@ -33,10 +34,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/fuzz.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     record: dict[str, Any] = {
         "command": f"benchmarks/fuzz.py --steps {options.steps} --seed {options.seed}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "heads": {},
     }
@@ -51,8 +51,7 @@ def main() -> int:
             if dtype not in cell:
                 bad = broken(name, dtype, options.steps, options.seed)
                 cell[dtype] = {"steps": options.steps, "broken": len(bad), "first": bad[:1]}
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(json.dumps(record, indent=1) + "\n")
+                write_record(options.out, record)
             worst = max(worst, cell[dtype]["broken"])
             line = f"{name}, {dtype}: {cell[dtype]['broken']} of {options.steps} steps broke"
             print(line, *cell[dtype]["first"], sep="\n  ", flush=True)

@@ -28,7 +28,6 @@ import ctypes
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from records import git_commit
 from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.run.allocator import keep_freed_memory
 
@@ -350,12 +350,9 @@ def report(results: dict[str, Any], names: list[str], compiled: bool) -> Iterato
 
 def save(results: dict[str, Any], file: Path) -> None:
     """Add the figures, with what they belong to."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
     run = {
         "command": " ".join(["python", *sys.argv]),
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

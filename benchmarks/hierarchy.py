@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import load
+from records import git_commit, write_record
 from spaceform import metrics
 from spaceform.engine import Rows, finish, joined, parts_of, rehearse, search, space
 from spaceform.heads.base import log_mean_softmax
@@ -116,11 +116,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/hierarchy.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     record: dict[str, Any] = {
         "command": f"benchmarks/hierarchy.py {' '.join(f'FOLDER/{path.name}' for path in options.features)} "
         f"--dims {' '.join(map(str, options.dims))} --seeds {options.seeds} --trials {options.trials}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "sets": {},
     }
@@ -138,8 +137,7 @@ def main() -> None:
                     continue
                 found["rows"].append(row_of(title, data, distances, dim, options.seeds, options.trials))
                 print(f"{path.stem:10} {said(found['rows'][-1])}", flush=True)
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(json.dumps(record, indent=1) + "\n")
+                write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ space is where the data lie; writes results/benchmarks/hyperbolic.json.
 """
 
 import argparse
-import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import load, measure
+from records import git_commit, write_record
 from spaceform.engine import Rows, finish, joined, parts_of, rehearse, search, space
 
 CURVATURES = (1e-4, 1e-6, 1e-2)
@@ -93,12 +92,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/hyperbolic.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     files = " ".join(f"FOLDER/{path.name}" for path in options.features)
     record: dict[str, Any] = {
         "command": f"benchmarks/hyperbolic.py {files} --seeds {options.seeds} --trials {options.trials} "
         f"--rows {' '.join(map(repr, options.rows))}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "seeds": options.seeds,
         "trials": options.trials,
         "sets": {},
@@ -116,8 +114,7 @@ def main() -> None:
                 f"{time.process_time() - began:.0f} s",
                 flush=True,
             )
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(record, indent=1) + "\n")
+            write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from records import git_commit, write_record
 from spaceform import data, metrics
 from spaceform.data.augment import pixels_for
 from spaceform.heads import HEADS, Head
@@ -148,7 +148,6 @@ def main() -> None:
     torch.set_num_threads(1)
     dataset = data.load("cifar10")
     pictures = dataset, data.split(dataset)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     runs = json.loads(options.out.read_text())["runs"] if options.out.exists() else []
 
     def done(row: str, choice: int, rate: float, epochs: int, seed: int) -> dict[str, Any]:
@@ -161,13 +160,12 @@ def main() -> None:
         record = {
             "command": f"benchmarks/hyperbolic_pixels.py --epochs {options.epochs[0]} {options.epochs[1]} "
             f"--seeds {options.seeds}",
-            "commit": commit.stdout.strip(),
+            "commit": git_commit(),
             "torch": torch.__version__,
             "rows": summary(runs, options.epochs),
             "runs": runs,
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.out, record)
         parts = [run[part] for part in ("validation", "test") if part in run]
         figures = [f"{part['accuracy']:.2f} % {part['nll']:.4f} R {part['radius']:.2f}" for part in parts]
         print(*key.values(), *figures, f"{run['seconds']:.0f} s", flush=True)

@@ -17,9 +17,7 @@ measured. Writes results/benchmarks/many_classes.json.
 """
 
 import argparse
-import json
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,6 +28,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine import load
+from records import git_commit, write_record
 from spaceform import metrics, special
 from spaceform.distributions import VonMisesFisher
 from spaceform.engine import parts_of, rehearse, space
@@ -145,12 +144,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/many_classes.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     names = " ".join(f"FOLDER/{path.name}" for path in options.features)
     numbers = f"--classes {' '.join(map(str, options.classes))} --steps {' '.join(map(str, options.steps))}"
     record: dict[str, Any] = {
         "command": f"benchmarks/many_classes.py {numbers} --features {names} --draws {options.draws}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "rows": [],
     }
     jobs = [
@@ -172,8 +170,7 @@ def main() -> None:
                     f"{row['data']:18} {row['classes']:6} {state:9} {text}  {row['seconds']:.0f} s",
                     flush=True,
                 )
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ anyone has without sub-centres. Writes results/benchmarks/suspects.json.
 """
 
 import argparse
-import json
 import math
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from records import git_commit, write_record
 from spaceform import data
 from spaceform.heads import CosineHead, Head, SubCentreArcFaceHead
 
@@ -100,11 +99,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/suspects.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     record: dict[str, Any] = {
         "command": f"benchmarks/suspects.py --noise {options.noise} --epochs {options.epochs} "
         f"--seeds {options.seeds}",
-        "commit": commit.stdout.strip(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "sets": {},
     }
@@ -120,8 +118,7 @@ def main() -> None:
         }
         text = "  ".join(f"{key} {value['mean']:.1f}" for key, value in record["sets"][name].items())
         print(f"{name}: {text}", flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.out, record)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ rows and the unknown ones. Writes results/benchmarks/unknown.json.
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from records import git_commit, write_record
 from spaceform._torchvision import ensure_torchvision
 from spaceform.decisions import UNKNOWN_SCORES, Known, Refusal, choose_unknown
 from spaceform.engine import Rows, fit, space
@@ -118,17 +118,13 @@ def main() -> None:
         for head in given.heads:
             rows[f"{name} {head}"] = set_row(given.data / f"{name}.npz", head)
             print(name, head, json.dumps(rows[f"{name} {head}"], indent=1), flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     written = {
         "command": f"python benchmarks/unknown.py --data FOLDER {' '.join(given.sets)} "
         f"--heads {' '.join(given.heads)}",
-        "commit": commit,
+        "commit": git_commit(),
         "runs": rows,
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(written, indent=1) + "\n")
+    write_record(given.out, written)
 
 
 if __name__ == "__main__":

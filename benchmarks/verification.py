@@ -21,7 +21,7 @@ import torch
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
-from calibration import git_commit, versions
+from records import git_commit, versions, write_record
 from spaceform.decisions import VonMisesFisherPairs
 from spaceform.decisions._pairs_fit import pair_rows
 from spaceform.metrics import accept_threshold, cllr, eer, min_cllr
@@ -160,8 +160,7 @@ def main() -> None:
         "summary": summary(rows),
         "sets": rows,
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(written, indent=1) + "\n")
+    write_record(given.out, written)
     print(json.dumps(written["summary"], indent=1))
 
 

@@ -7,7 +7,7 @@ VonMisesFisher to PowerSpherical there is no closed form, and nothing is registe
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import kl_divergence, register_kl
+from torch.distributions import Distribution, kl_divergence, register_kl
 
 from spaceform.distributions._peak import Bregman
 from spaceform.distributions._sphere import versine
@@ -19,11 +19,15 @@ from spaceform.special import log_normalizer_difference
 __all__ = ["kl_divergence"]
 
 
-def _same_dim(p: torch.distributions.Distribution, q: torch.distributions.Distribution) -> int:
+def _same_dim(p: Distribution, q: Distribution) -> int:
     n, m = p.event_shape[0], q.event_shape[0]
     if n != m:
         raise ValueError(f"p and q must live on one sphere, got {n} and {m} dimensions")
     return n
+
+
+def _of_both_batches(kl: Float[Tensor, "..."], p: Distribution, q: Distribution) -> Float[Tensor, "..."]:
+    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
 
 
 @register_kl(HypersphericalUniform, HypersphericalUniform)
@@ -44,7 +48,7 @@ def _vmf_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Float[Tensor, "..."]:
 def _vmf_uniform(p: VonMisesFisher, q: HypersphericalUniform) -> Float[Tensor, "..."]:
     """D = log C(κ) − log C(0) + κ A(κ)."""
     kl = VON_MISES_FISHER.divergence(p.concentration, _same_dim(p, q))
-    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    return _of_both_batches(kl, p, q)
 
 
 @register_kl(HypersphericalUniform, VonMisesFisher)
@@ -53,13 +57,13 @@ def _uniform_vmf(p: HypersphericalUniform, q: VonMisesFisher) -> Float[Tensor, "
     n = _same_dim(p, q)
     k = q.concentration
     kl = log_normalizer_difference(torch.zeros_like(k), k, n)
-    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    return _of_both_batches(kl, p, q)
 
 
 @register_kl(PowerSpherical, HypersphericalUniform)
 def _power_uniform(p: PowerSpherical, q: HypersphericalUniform) -> Float[Tensor, "..."]:
     kl = POWER_SPHERICAL.divergence(p.concentration, _same_dim(p, q))
-    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    return _of_both_batches(kl, p, q)
 
 
 @register_kl(HypersphericalUniform, PowerSpherical)
@@ -68,7 +72,7 @@ def _uniform_power(p: HypersphericalUniform, q: PowerSpherical) -> Float[Tensor,
     n = _same_dim(p, q)
     half = torch.full_like(q.concentration, (n - 1) / 2)
     kl = q.concentration * digamma_difference(half, (n - 1) / 2) - q.log_height() - log_area(n)
-    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    return _of_both_batches(kl, p, q)
 
 
 @register_kl(PowerSpherical, VonMisesFisher)

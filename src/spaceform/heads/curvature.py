@@ -42,6 +42,12 @@ class Curvature(nn.Module):
         number = f"curvature={self.value:.4g}" if known else "curvature"
         return number + (", learn_curvature=True" if self.learned else "")
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """One number that scales all logits: it takes the rate of a temperature."""
-        return [{"params": [self.log_curvature], "name": "temperature"}] if self.learned else []
+    def parameter_groups(self, *hyperplanes: nn.Parameter) -> list[dict[str, Any]]:
+        """Those of a head with these hyperplanes, for which weight decay has no meaning.
+
+        A learned curvature is one number that scales all logits: it takes the rate of a temperature.
+        """
+        groups: list[dict[str, Any]] = [{"params": list(hyperplanes), "name": "hyperplanes"}]
+        if self.learned:
+            groups.append({"params": [self.log_curvature], "name": "temperature"})
+        return groups

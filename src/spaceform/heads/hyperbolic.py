@@ -384,8 +384,7 @@ class HyperbolicHead(DeterministicHead):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""
-        hyperplanes = {"params": [self.points, self.normals], "name": "hyperplanes"}
-        return [hyperplanes, *self.curvature.parameter_groups()]
+        return self.curvature.parameter_groups(self.points, self.normals)
 
     def extra_repr(self) -> str:
         """The base's, the curvature, the kind of gradient, the scale."""

@@ -103,8 +103,7 @@ class LorentzHead(DeterministicHead):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""
-        hyperplanes = {"params": [self.normals, self.offsets], "name": "hyperplanes"}
-        return [hyperplanes, *self.curvature.parameter_groups()]
+        return self.curvature.parameter_groups(self.normals, self.offsets)
 
     def extra_repr(self) -> str:
         """The base's, and what is known of the curvature."""
