@@ -7,7 +7,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from spaceform.run.recipe import QUICK, RecipeError, flatten, load, replace
+from spaceform.run.recipe import PAPER, QUICK, RecipeError, flatten, load, replace
 from spaceform.study.processes import Processes
 from spaceform.study.search import _open as open_study
 from spaceform.study.search import search_head, standing, to_toml, trials_of
@@ -43,6 +43,16 @@ def test_the_space_makes_valid_recipes_and_holds_the_start(head, sampler):
     else:
         assert all(d.choices == RATES[key] for key, d in distributions.items() if key in RATES)
         assert all(len(d.choices) > 1 for d in distributions.values())
+
+
+def test_the_warm_up_of_a_margin_is_searched_within_the_budget():
+    key, quick = "head.warmup_epochs", replace(QUICK["digits/arcface"], {"budget.epochs": 30})
+    assert starting_point(quick)[key] == quick.head.options["warmup_epochs"]
+    assert set(space(quick, "tpe")[key].choices) == {0, 3, 6}
+    assert space(quick, "grid")[key].choices == (0, 20)
+    assert space(replace(quick, {"budget.epochs": 10}), "grid")[key].choices == (0, 1, 2)
+    assert space(PAPER["cifar100/arcface"], "grid")[key].choices == (0, 20, 60, 100)
+    assert key not in space(QUICK["digits/cosine"], "tpe")
 
 
 def test_search_continues_and_ends_at_the_best(tmp_path):

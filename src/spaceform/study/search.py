@@ -157,7 +157,7 @@ def _open(recipe: Recipe, folder: Path, sampler: Sampler, storage: str | None) -
     name = f"{Path(recipe.data.name).name}-{recipe.head.name}-{sampler}-{recipe.digest[:12]}"
     how: optuna.samplers.BaseSampler
     if sampler == "grid":
-        grid = {key: list(grid_of(recipe.head.name, key)) for key in starting_point(recipe)}
+        grid = {key: list(grid_of(recipe, key)) for key in starting_point(recipe)}
         how = optuna.samplers.GridSampler(grid, seed=recipe.seed)
     else:
         how = optuna.samplers.TPESampler()

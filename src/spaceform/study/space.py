@@ -20,6 +20,7 @@ RATES: dict[str, tuple[Any, ...]] = {
     "optim.temperature_lr": (0.0001, 0.001, 0.01),
 }
 """The grid of what every head has: the values that occur in the paper's tables."""
+_WARM_UP = "head.warmup_epochs"
 _AROUND = 30.0
 """TPE looks this far above and below the rate that it starts from, in logarithms."""
 
@@ -28,9 +29,10 @@ def space(recipe: Recipe, sampler: Sampler) -> dict[str, optuna.distributions.Ba
     """What is searched for this head, dotted key to distribution."""
     start = starting_point(recipe)
     if sampler == "grid":
-        found = {key: grid_of(recipe.head.name, key) for key in start}
+        found = {key: grid_of(recipe, key) for key in start}
         return {key: optuna.distributions.CategoricalDistribution(values) for key, values in found.items()}
-    ranges = {f"head.{option}": found for option, found in _searched(recipe).items()}
+    ranges: dict[str, Range] = {f"head.{option}": found for option, found in _searched(recipe).items()}
+    ranges[_WARM_UP] = Choice(_warm_ups(recipe))
     return {key: _distribution(ranges.get(key) or _around(key, value), value) for key, value in start.items()}
 
 
@@ -40,12 +42,19 @@ def starting_point(recipe: Recipe) -> dict[str, Any]:
     learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
     rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
     defaults = HEADS[recipe.head.name].options()
-    own = {f"head.{option}": given.get(f"head.{option}", defaults[option]) for option in _searched(recipe)}
+    options = [*_searched(recipe), *(option for option in defaults if f"head.{option}" == _WARM_UP)]
+    own = {f"head.{option}": given.get(f"head.{option}", defaults[option]) for option in options}
     return {key: given[key] for key in rates} | own
 
 
 def _searched(recipe: Recipe) -> Mapping[str, Range]:
     return HEADS[recipe.head.name].searched
+
+
+def _warm_ups(recipe: Recipe) -> tuple[int, ...]:
+    """None, a tenth and a fifth of the epochs: how long a margin may wait depends on how long training is."""
+    epochs = recipe.budget.epochs
+    return tuple(dict.fromkeys((0, epochs // 10, epochs // 5)))
 
 
 def _around(key: str, value: Any) -> Range:
@@ -68,15 +77,22 @@ def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribu
             )
 
 
-def grid_of(head: str, key: str) -> tuple[Any, ...]:
-    """The values that occur in the paper's tables; where there is nothing to choose, ends and middle."""
+def grid_of(recipe: Recipe, key: str) -> tuple[Any, ...]:
+    """The values that occur in the paper's tables; where there is nothing to choose, ends and middle.
+
+    Of warm-ups, those that end within the budget.
+    """
     if key in RATES:
         return RATES[key]
-    option = key.removeprefix("head.")
+    head, option = recipe.head.name, key.removeprefix("head.")
     rows = [PAPER[row].head.options for row in PAPER if row.endswith(f"/{head}")]
     printed = {row[option] for row in rows if option in row}
+    if key == _WARM_UP:
+        printed = {epochs for epochs in printed if epochs < recipe.budget.epochs}
     if len(printed) > 1:
         return tuple(sorted(printed))
+    if key == _WARM_UP:
+        return _warm_ups(recipe)
     match HEADS[head].searched[option]:
         case LogUniform(low, high):
             return low, math.sqrt(low * high), high
