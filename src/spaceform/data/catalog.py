@@ -36,7 +36,7 @@ class Status:
     task: Task
     items: int
     classes: int
-    """Of items and classes there are as many here; where none are, as many as there would be."""
+    """As many as can be read here; of a data set that is not here, or packed, as many as it has."""
     state: Literal["built in", "here", "in part", "damaged", "archive here", "not here"]
     path: Path | None
 
@@ -194,9 +194,8 @@ def _status(entry: Entry) -> Status:
         return known(entry.items, entry.classes, "not here" if archive is None else "archive here", archive)
     try:
         dataset = entry.read(place)
-    except DataError:
-        whole = _whole(entry, place)
-        return known(entry.items, entry.classes, "damaged" if whole else "in part", place)
+    except DataError:  # nothing that can be used, whatever lies there
+        return known(0, 0, "damaged" if _whole(entry, place) else "in part", place)
     items, classes = len(dataset), len(dataset.labels.unique())
     return known(items, classes, "here" if items == entry.items else "in part", place)
 
