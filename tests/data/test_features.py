@@ -129,7 +129,9 @@ def test_csv_is_read_like_parquet(tmp_path, name):
 def test_what_is_wrong_with_a_csv_is_said(tmp_path):
     path = tmp_path / "f.csv"
     for content, message in (
-        (b"", r"f\.csv is cut short or no CSV file \(Empty CSV file\); copy or write it again"),
+        (b"", r"f\.csv has no rows; add an item"),
+        (b"\n \n", r"f\.csv has no rows; add an item"),
+        (b"a,b,kind\n", r"f\.csv has no rows; add an item"),
         (b"a,b\n1,2\n3\n", "cut short or no CSV file"),
         (b"a;y\n1;0\n2;1\n", r"parted by ';' and not by commas"),
         (b"a,a,y\n1,2,0\n3,4,1\n", "f.csv has 2 columns 'a'; rename or remove one"),
@@ -196,7 +198,8 @@ TOO_LARGE[4, 0] = 1e300
         ({"X": X, "y": Y, "split": ["test"] * 12}, "marks no row as 'train'"),
         ({"X": X, "y": Y, "groups": [1, 2]}, r"groups in .* has shape \(2,\)"),
         ({"X": X, "y": Y * 0}, "items of one class only"),
-        ({"X": X[:0], "y": Y[:0]}, "is empty"),
+        ({"X": X[:0], "y": Y[:0]}, "has no rows in X and y; save"),
+        ({"X": X[:0, 0], "y": Y[:0]}, "has no rows in X and y; save"),
     ],
 )
 def test_what_is_wrong_with_an_npz_is_said(tmp_path, arrays, message):

@@ -62,7 +62,11 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
         x = _table_inputs(table, features, path)
     else:
         columns = _read_npz(path)
-        x = _inputs(_array(columns, "X", path), path)
+        if not _array(columns, "X", path).size and not _array(columns, "y", path).size:
+            raise DataError(
+                f"{path} has no rows in X and y; save a row of features and a label for each item."
+            )
+        x = _inputs(columns["X"], path)
     y = _array(columns, "y", path)
     if y.ndim != 1 or len(y) != len(x):
         raise DataError(
@@ -158,8 +162,6 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
 
 
 def _table_inputs(table: "Table", features: Sequence[TableFeature], path: Path) -> NDArray[np.float32]:
-    if not len(table):
-        raise DataError(f"{path} has no rows; add an item to each line.")
     if "X" in table.column_names:
         return _inputs(lists_of(table["X"], path), path)
     if not features:

@@ -102,6 +102,8 @@ def rows_of_arrays(folder: Path) -> StoredRows:
         dims.add(x.shape[1])
     if len(dims) > 1:
         raise DataError(f"the features in {folder} have {sorted(dims)} columns; give all files the same.")
+    if not files:
+        raise DataError(f"the features in {folder} have no rows; save one for each item.")
     return StoredRows(files, dims.pop())
 
 

@@ -46,6 +46,8 @@ def read_table(path: Path) -> "Table":
             require_room(_unpacked(pq.read_metadata(path)), path)
             table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
+        if csv and not path.read_bytes().strip():
+            raise _no_rows(path) from None
         kind = "CSV" if csv else "parquet"
         raise DataError(
             f"{path} is cut short or no {kind} file ({_first_sentence(error)}); copy or write it again."
@@ -55,7 +57,13 @@ def read_table(path: Path) -> "Table":
         raise DataError(f"{path} has {names.count(twice[0])} columns {twice[0]!r}; rename or remove one.")
     if csv and any(pa.types.is_binary(field.type) for field in table.schema):
         raise DataError(f"{path} is not written in UTF-8; save it so.")
+    if not len(table):
+        raise _no_rows(path)
     return table
+
+
+def _no_rows(path: Path) -> DataError:
+    return DataError(f"{path} has no rows; add an item to each line below the line of names.")
 
 
 def _unpacked(about: Any) -> int:
