@@ -1,5 +1,6 @@
 """The paper's splits, own data's, and what long tails and noise do to the training part alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spaceform.data import DataError, Dataset, Split, imbalance, label_noise, split, targets
+from spaceform.data.splits import few_to_train_on
 
 
 def dataset(counts, *, task="classification", official=None, groups=None, shuffled=True) -> Dataset:
@@ -201,3 +203,44 @@ def test_label_noise_stays_among_the_training_classes_of_an_open_set():
     noisy = label_noise(d, s, 1.0)
     assert not (noisy.labels[s.train] == d.labels[s.train]).any()
     assert set(np.unique(noisy.labels[s.train])) == set(np.unique(d.labels[s.train]))
+
+
+def test_a_class_of_few_items_keeps_two_to_train_on():
+    d = dataset([40, 40, 2, 3])
+    s = split(d)
+    trained = torch.bincount(d.labels[s.train])
+    assert trained.min() >= 2
+    assert [len(p) for p in parts(s)] == [58, 10, 17]
+    assert few_to_train_on(d, s) == ""
+
+
+def test_classes_with_one_training_item_are_named_and_counted():
+    d = dataset([2] * 20)
+    said = few_to_train_on(d, split(d))
+    assert said.startswith(
+        "13 classes have 1 item each to train on, from which little can be learnt ('class "
+    )
+    assert said.endswith(" and 9 more): add items, or remove them")
+    official = Split(torch.arange(41), torch.arange(41, 50), torch.arange(50, 60))
+    labels = torch.tensor([0] * 20 + [1] * 20 + [2] + [0, 1, 2] * 6 + [0])
+    one = replace(dataset([20, 20, 20]), labels=labels, official=official)
+    with pytest.raises(DataError, match="class 'class 2' of made-up has one item to train on"):
+        split(one)
+
+
+def test_a_class_that_groups_take_away_is_refused():
+    labels = torch.tensor([0, 1] * 40 + [2] * 3)
+    groups = torch.tensor([i // 2 for i in range(80)] + [0, 0, 0])
+    d = replace(dataset([40, 40, 3]), labels=labels, groups=groups)
+    refused = []
+    for seed in range(40):
+        try:
+            s = split(d, seed)
+            assert (torch.bincount(labels[s.train], minlength=3) > 0).all()
+        except DataError as error:
+            refused.append(str(error))
+    assert refused
+    assert set(refused) == {
+        "class 'class 2' of made-up has no item left to train on: all 3 items are in groups that validate or "
+        "test; spread the class over more groups, or give the split in the file."
+    }

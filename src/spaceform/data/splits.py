@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset, Split
+from spaceform.messages import counted, listed
 
 VALIDATION = 0.15  # the paper's share, of the items (fixed-set) or of the training classes (open-set)
 TEST = 0.2  # ours, for data that come without a test part
+
+_LEFT = 2  # items of a class that stay to train on, where others can give theirs
+_NAMED = 4  # classes that a sentence names
 
 # One stream of random numbers for each purpose: asking for one never shifts another.
 _TEST, _VALIDATION, _IMBALANCE, _NOISE = range(4)
@@ -26,7 +30,8 @@ def split(dataset: Dataset, seed: int = 0, *, validation: float = VALIDATION, te
     """Divide a data set as the paper does.
 
     Classification: the official test part, or else 20% of the items, tests; the official validation part, or
-    else 15% of the rest, validates; both stratified by class.
+    else 15% of the rest, validates; both stratified by class. A class of few items keeps two of them to train
+    on, as far as other classes can give enough; `few_to_train_on` names those with fewer.
     Retrieval: the classes are disjoint. The official halves, or else the first half of the classes, train,
     and the rest tests; 15% of the training classes (at least two, where there are four or more) validate.
     """
@@ -46,7 +51,45 @@ def _fixed_set(dataset: Dataset, seed: int, validation: float, test: float) -> S
         pool, held = _stratified(dataset, pool, test, _generator(seed, _TEST))
     if not len(val):
         pool, val = _stratified(dataset, pool, validation, _generator(seed, _VALIDATION))
-    return Split(pool, val, held)
+    parts = Split(pool, val, held)
+    _require_training_items(dataset, parts)
+    return parts
+
+
+def few_to_train_on(dataset: Dataset, parts: Split) -> str:
+    """A sentence that names the classes with a single item to train on; empty where there is none."""
+    if dataset.task == "retrieval":
+        return ""
+    counts = torch.bincount(dataset.labels[parts.train], minlength=len(dataset.classes))
+    single = [dataset.classes[c] for c in torch.nonzero(counts == 1).flatten().tolist()]
+    if not single:
+        return ""
+    named = listed([repr(name) for name in single[:_NAMED]])
+    if len(single) > _NAMED:
+        named = f"{', '.join(map(repr, single[:_NAMED]))} and {len(single) - _NAMED:,} more"
+    if len(single) == 1:
+        return (
+            f"class {named} has 1 item to train on, from which little can be learnt: add items, or remove it"
+        )
+    return (
+        f"{len(single):,} classes have 1 item each to train on, from which little can be learnt ({named}): "
+        "add items, or remove them"
+    )
+
+
+def _require_training_items(dataset: Dataset, parts: Split) -> None:
+    """Refuse a class whose items all fell to validation and test: whole groups go there."""
+    counts, trained = (
+        torch.bincount(y, minlength=len(dataset.classes))
+        for y in (dataset.labels, dataset.labels[parts.train])
+    )
+    gone = torch.nonzero((counts > 0) & (trained == 0)).flatten().tolist()
+    if gone:
+        raise DataError(
+            f"class {dataset.classes[gone[0]]!r} of {_where(dataset)} has no item left to train on: all "
+            f"{counted(int(counts[gone[0]]), 'item')} are in groups that validate or test; spread the class "
+            "over more groups, or give the split in the file."
+        )
 
 
 def _open_set(dataset: Dataset, seed: int, validation: float) -> Split:
@@ -147,7 +190,10 @@ def _stratified(
 
 
 def _apportion(y: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mark round(share · n) items: each class gives its share, by largest remainder, and never all of it."""
+    """Mark round(share · n) items: each class gives its share, by largest remainder, and never all of it.
+
+    A class that would be left with one item gives it last of all.
+    """
     classes, counts = np.unique(y, return_counts=True)
     quota = share * counts
     take = np.floor(quota).astype(int)
@@ -156,7 +202,8 @@ def _apportion(y: NDArray[np.int64], share: float, rng: np.random.Generator) -> 
     order = rng.permutation(
         len(classes)
     )  # equal remainders are settled by lot, not by the order of the classes
-    order = order[np.argsort(-np.where(room, quota - take, -1.0)[order], kind="stable")]
+    turn = np.where(room, quota - take, -2.0) - (room & (counts - 1 - take < _LEFT))
+    order = order[np.argsort(-turn[order], kind="stable")]
     take[order[: max(short, 0)]] += 1
     marked = np.zeros(len(y), dtype=bool)
     for c, k in zip(classes, take, strict=True):
