@@ -42,8 +42,8 @@ def data_check(
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,
     photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
 ) -> None:
-    """Verify checksums and counts; exits 1 where something is wrong."""
-    from spaceform.data import check
+    """Verify checksums, counts, and that `compare` takes the data; exits 1 where something is wrong."""
+    from spaceform.verbs.check import check
 
     checks = check(what, label=label, photos=photos)
     for found in checks:

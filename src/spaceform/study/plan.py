@@ -126,9 +126,8 @@ def recipes(
             changes["data.thumbnail"] = None
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
-    if any(key.startswith("net.") for key in changes):
-        for net in {recipe.net for recipe in changed.values()}:
-            _require_net(net, dataset)
+    for net in {recipe.net for recipe in changed.values()}:
+        _require_net(net, dataset)
     return changed
 
 
@@ -298,7 +297,7 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 
 def _require_net(net: Net, dataset: data.Dataset) -> None:
-    """Refuse a net that cannot be built: once here, instead of in every run."""
+    """Refuse a net that cannot be built for these inputs: once here, instead of in every run."""
     shape = (3, 224, 224) if isinstance(dataset.inputs, tuple) else tuple(dataset.inputs.shape[1:])
     with torch.random.fork_rng():
         net.without_weights().build(shape)

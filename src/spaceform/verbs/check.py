@@ -1,0 +1,26 @@
+"""Check data: whether it is whole, and whether `compare` will take it."""
+
+from pathlib import Path
+
+from spaceform import data
+from spaceform.data.catalog import Check
+from spaceform.study import plan
+
+
+def check(what: str | Path, *, label: str | None = None, photos: bool = True) -> list[Check]:
+    """Verify checksums, counts and the split, and plan a comparison with what it takes unless told otherwise.
+
+    Without `photos`, none is decoded.
+    """
+    checks = data.check(what, label=label, photos=photos)
+    return [*checks, _check_plan(what, label)] if all(found.ok for found in checks) else checks
+
+
+def _check_plan(what: str | Path, label: str | None) -> Check:
+    try:
+        dataset = data.load(what, label=label, download=False)
+        found = plan.recipes(str(what), plan.named_heads("default"), plan.Conditions(), dataset=dataset)
+        plan.jobs(found, range(1))
+    except ValueError as error:
+        return Check("compare", False, str(error))
+    return Check("compare", True, f"{len(found)} heads can be compared")
