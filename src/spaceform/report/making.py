@@ -11,6 +11,7 @@ from spaceform.report.records import Group
 _STOPPED = {
     "settled": "more seeds would hardly change the choice of any goal.",
     "most seeds": "the heads in question have as many seeds as any head gets.",
+    "nothing told": "these test items cannot tell which head to choose, with however many seeds.",
     "one head": "there is one head only.",
     "minutes": "the minutes were over.",
 }

@@ -42,21 +42,32 @@ Read = TypeVar("Read")
 
 
 @overload
-def read_json(path: Path) -> dict[str, Any]: ...
+def read_json(path: Path, *, remedy: str = "") -> dict[str, Any]: ...
 @overload
-def read_json(path: Path, schema: type[Read]) -> Read: ...
-def read_json(path: Path, schema: Any = dict[str, Any]) -> Any:
-    """A JSON file that fits the schema, a type that pydantic knows; else a sentence that names the file."""
+def read_json(path: Path, schema: type[Read], *, remedy: str = "") -> Read: ...
+def read_json(path: Path, schema: Any = dict[str, Any], *, remedy: str = "") -> Any:
+    """A JSON file that fits the schema, a type that pydantic knows; else a sentence that names the file.
+
+    `remedy` ends that sentence: what to do about it.
+    """
+    ending = f"; {remedy}" if remedy else ""
     try:
         return parsed(path.read_bytes(), schema)
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read ({error.strerror or error})") from None
+        raise RecipeError(f"{path} cannot be read ({error.strerror or error}){ending}") from None
     except ValueError as error:
-        raise RecipeError(f"{path} cannot be read ({error})") from None
+        raise RecipeError(f"{path} cannot be read ({error}){ending}") from None
 
 
-def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one on each line.
+def read_lines(
+    path: Path,
+    *,
+    growing: bool = False,
+    schema: Any = dict[str, Any],
+    first: Any = None,
+    remedy: str = "restore the file, or remove it",
+) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one on each line; they fit the schema, and the first line fits `first`.
 
     Of a file that another process may be writing (`growing`) what is whole is read; it may also not be there.
     """
@@ -65,13 +76,11 @@ def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
     records, lines = [], path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            records.append(parsed(line, dict[str, Any]))
+            records.append(parsed(line, first if number == 1 and first is not None else schema))
         except ValueError as error:
-            if growing and number == len(lines):  # not whole yet, or cut short by a kill
+            if growing and number == len(lines) and not _is_json(line):  # not whole yet, or cut by a kill
                 break
-            raise RecipeError(
-                f"{path} cannot be read ({error}, in line {number}); restore the file, or remove it"
-            ) from None
+            raise RecipeError(f"{path} cannot be read ({error}, in line {number}); {remedy}") from None
     return records
 
 
@@ -88,6 +97,16 @@ def parsed(text: str | bytes, schema: Any) -> Any:
         missing = f"the key {key!r} is missing"
         wrong = missing if first["type"] == "missing" else f"{key or 'it'} {said(first)}"
         raise ValueError(wrong) from None
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 def sha256(path: Path) -> str:

@@ -103,7 +103,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """What `evaluate` found."""
-        return read_json(self.path / "metrics.json")
+        return stored.read_metrics(self.path)
 
     @cached_property
     def _calibration(self) -> Calibration | None:

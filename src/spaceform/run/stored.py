@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired
 
 import torch
+from pydantic import ConfigDict, with_config
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -21,6 +22,7 @@ from spaceform.run.model import Model, build_model
 from spaceform.run.recipe import Recipe, RecipeError, make
 
 RECIPE, WEIGHTS, RESULT, HISTORY = "recipe.json", "model.safetensors", "result.json", "history.jsonl"
+METRICS = "metrics.json"
 
 
 class Digests(TypedDict):
@@ -44,6 +46,48 @@ class Result(TypedDict):
     data: Fingerprint
     made_with: dict[str, Any]
     digests: Digests
+
+
+Figures = dict[str, float | None]
+"""By name; None where a figure does not exist, such as the AUROC of predictions that are all right."""
+
+
+@with_config(ConfigDict(extra="allow"))
+class Metrics(TypedDict):
+    """`metrics.json`: what `evaluate` measured. What is not named here is taken as it is."""
+
+    task: Literal["classification", "retrieval"]
+    items: NotRequired[int]
+    validation_score: NotRequired[float]
+    accuracy: NotRequired[float | None]
+    nll: NotRequired[float | None]
+    brier: NotRequired[float | None]
+    calibration_error_l1: NotRequired[float | None]
+    calibration_error_l2: NotRequired[float | None]
+    auroc_confidence: NotRequired[float | None]
+    auroc_probability: NotRequired[float | None]
+    aurc_confidence: NotRequired[float | None]
+    aurc_probability: NotRequired[float | None]
+    map_at_r: NotRequired[float | None]
+    recall_at_1: NotRequired[float | None]
+    calibrator: NotRequired[str]
+    calibrated: NotRequired[dict[str, Figures]]
+    retrieval: NotRequired[Figures]
+    cosine: NotRequired[Figures]
+    sampled: NotRequired[Figures]
+    direction: NotRequired[Figures]
+    few_shot: NotRequired[Figures]
+    verification: NotRequired[Figures]
+    numbers: NotRequired[dict[str, float]]
+
+
+@with_config(ConfigDict(extra="allow"))
+class EpochLine(TypedDict):
+    """A line of `history.jsonl`: what every run says of an epoch."""
+
+    epoch: int
+    score: float
+    seconds: float
 
 
 class ColumnRecord(TypedDict):
@@ -84,7 +128,14 @@ def read_result(folder: Path) -> Result:
 
 def read_history(folder: Path, *, growing: bool = False) -> list[dict[str, Any]]:
     """One record for each epoch; of a run that may be under way (`growing`) those that are whole."""
-    return files.read_lines(folder / HISTORY, growing=growing)
+    remedy = f"restore the file, or remove {folder} and train again"
+    return files.read_lines(folder / HISTORY, growing=growing, schema=EpochLine, remedy=remedy)
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """What `evaluate` measured of a run."""
+    remedy = f"`spaceform evaluate {folder}` writes it again"
+    return dict(files.read_json(folder / METRICS, Metrics, remedy=remedy))
 
 
 def write_run(

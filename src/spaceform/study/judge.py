@@ -3,6 +3,7 @@
 import math
 import shlex
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import capital
 from spaceform.run import timing
-from spaceform.run.files import read_json
+from spaceform.run.stored import read_metrics
 from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
 from spaceform.study.summary import Findings
@@ -21,7 +22,7 @@ from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, ItemOutputs, evidence_from
 from spaceform.study.verdict.goals import GOALS
 from spaceform.study.verdict.overall import Cost, Recommendation, recommend
-from spaceform.study.verdict.words import Name, against_references, overall, sentences
+from spaceform.study.verdict.words import Name, against_references, no_choice, overall, sentences
 
 
 @final
@@ -68,7 +69,7 @@ class Advice:
     def overall(self, name: Name = str) -> list[str]:
         """The recommendation over all goals, in sentences; `name` turns a label into what people read."""
         if self.recommendation is None:
-            return []
+            return no_choice(self.verdict, name)
         said = overall(self.recommendation, self.verdict, name)
         beside = against_references(self.verdict, self.recommendation, name)
         return [*said[:1], beside, *said[1:]] if beside else said
@@ -82,10 +83,11 @@ class Advice:
         return said
 
     def brief(self, name: Name = str) -> list[str]:
-        """The choice over all goals, and the first sentence on each goal."""
+        """The choice over all goals, and the first sentence on each; or why no goal can be told at all."""
         titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
         by_goal = [f"{capital(titles[column])}: {said[0]}" for column, said in self.by_goal(name).items()]
-        return [*self.overall(name), *by_goal]
+        moot = self.recommendation is None and no_choice(self.verdict, name)
+        return [*self.overall(name), *([] if moot else by_goal)]
 
     def by_goal(self, name: Name = str) -> dict[str, list[str]]:
         """What there is to say of each goal that counts, by its column."""
@@ -164,7 +166,7 @@ def judge_runs(
 def finished(study: StudyFolder) -> list[JudgedRun]:
     """The runs of a study that have ended well."""
     return [
-        JudgedRun.of(job, study.path(job), read_json(study.path(job) / "metrics.json"), status)
+        JudgedRun.of(job, study.path(job), read_metrics(study.path(job)), status)
         for job in study.jobs
         if (status := study.status(job)).state == "finished"
     ]
@@ -211,9 +213,9 @@ def _outputs(run: JudgedRun) -> ItemOutputs:
     try:
         with np.load(run.folder / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), figures)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         return ItemOutputs(figures=figures)  # without them the figures alone count
-    return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), figures)
 
 
 def next_step(advice: Advice) -> list[str]:

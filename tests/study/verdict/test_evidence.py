@@ -71,7 +71,7 @@ def test_only_some_seeds():
 
 def test_arrays_of_a_run_are_found_by_name():
     p = np.full((2, 2), 0.5)
-    arrays = {"labels": np.array([0, 1]), "probabilities": p, "probabilities_vector": p / 2, "index": p}
+    arrays = {"labels": np.array([0, 1]), "probabilities": p, "probabilities_vector": p / 2}
     found = ItemOutputs.of(arrays, "vector")
     assert found.chosen is arrays["probabilities_vector"]
     assert found.confidence is None

@@ -17,7 +17,7 @@ Labels = Int[NDArray[np.integer], " items"]
 
 _BINS = 15
 _SMALLEST = 1e-38  # probabilities are stored as float32
-_BEYOND_CHANCE = 2.6  # standard errors: one figure in two hundred lies beyond, and a few heads are looked at
+BEYOND_CHANCE = 2.6  # standard errors: one figure in two hundred lies beyond, and a few heads are looked at
 
 
 def right(probabilities: ItemProbabilities, labels: Labels) -> Values:
@@ -96,7 +96,7 @@ def chance_in_calibration_error(confidence: Scores) -> tuple[float, float]:
     if not v.sum() > 0:
         return 0.0, 0.0
     c, f = (v**2).sum() / v.sum(), v.sum() ** 2 / (v**2).sum()
-    high = f * max(0.0, 1 - 2 / (9 * f) + _BEYOND_CHANCE * np.sqrt(2 / (9 * f))) ** 3
+    high = f * max(0.0, 1 - 2 / (9 * f) + BEYOND_CHANCE * np.sqrt(2 / (9 * f))) ** 3
     return float(np.sqrt(c * high / n)), float((v**2).sum() / (2 * n * v.sum()))
 
 
@@ -104,7 +104,7 @@ def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
     """The level that the AUROC of a score that knows nothing reaches by chance (Mann and Whitney)."""
     ones = int(correct.sum())
     zeros = len(correct) - ones
-    return min(1.0, 0.5 + _BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros))))
+    return min(1.0, 0.5 + BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros))))
 
 
 def found(

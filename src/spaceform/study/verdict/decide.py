@@ -12,11 +12,29 @@ from numpy.typing import NDArray
 
 from spaceform.study.verdict.evidence import Evidence, Missing, Series
 from spaceform.study.verdict.goals import Goal, with_regions
+from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.posterior import Posterior, PosteriorDraws, VarianceSource, posterior
 from spaceform.study.verdict.settle import Settlement, settlement
 
 LEVEL = 0.95
 _DRAWS = 8192
+
+
+FEWEST_ITEMS = 6
+"""Fewer tell nothing: of two heads that are equally good, one is better on all of five items in one case of
+sixteen, which is more than 5 %.
+"""
+
+
+class Untold(Enum):
+    """Why there is no choice though there are figures."""
+
+    CHANCE = "chance"
+    """Chance alone gives figures like these."""
+    FEW_ITEMS = "few items"
+    """The test part has fewer than six items."""
+    NOTHING_LEARNT = "nothing learnt"
+    """No head is better than guessing."""
 
 
 class Relation(Enum):
@@ -115,7 +133,7 @@ class GoalVerdict:
 
     goal: Goal
     choice: str | None
-    """The head of least expected regret; None where no head has a figure, or all may be chance."""
+    """The head of least expected regret; None where no head has a figure, or `untold`."""
     standings: tuple[Standing, ...]
     """Of all heads that have a figure, in the order of the study."""
     references: tuple[ReferenceStanding, ...]
@@ -130,6 +148,8 @@ class GoalVerdict:
     """Where no figure says anything: what chance alone reaches on these items, by probabilities that are
     right or by a score that knows nothing. Then there is no choice. None where some figure lies beyond it.
     """
+    untold: Untold | None = None
+    """Why there is no choice though there are figures."""
 
     def of(self, label: str) -> Standing:
         """The standing of a head."""
@@ -162,6 +182,10 @@ class Verdict:
     seeds: Mapping[str, int]
     """How many runs each head has, with or without a figure."""
     level: float = LEVEL
+    items: int = 0
+    """Of the test part; 0 where that is not known."""
+    guessing: Guessing | None = None
+    """Who is better than guessing; None where that is not known."""
 
     def of(self, column: str) -> GoalVerdict:
         """The verdict on a goal."""
@@ -194,6 +218,8 @@ def decide(
         evidence.labels,
         evidence.references,
         {label: len(evidence.seeds(label)) for label in evidence.labels},
+        items=evidence.items,
+        guessing=evidence.guessing,
     )
 
 
@@ -217,8 +243,10 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool, choice: 
     }
     first = np.bincount((goal.sign * truth[:, columns]).argmax(1), minlength=len(heads)) / len(truth)
     low, high = (ends.clip(goal.least, goal.most).tolist() for ends in known.interval(LEVEL))
-    if all(known.mean[place[label]] <= series[label].chance for label in heads):
-        untold = tuple(
+    by_chance = all(known.mean[place[label]] <= series[label].chance for label in heads)
+    why = _untold(evidence) or (Untold.CHANCE if by_chance else None)
+    if why is not None:
+        standings = tuple(
             replace(
                 _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], "", {}),
                 relation=Relation.OPEN,
@@ -226,7 +254,8 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool, choice: 
             for k, c in enumerate(columns)
         )
         level = min(goal.most, max(series[label].chance for label in heads))
-        return GoalVerdict(goal, None, untold, (), None, gaps, known.items, pairs, level)
+        level_told = level if why is Untold.CHANCE else None
+        return GoalVerdict(goal, None, standings, (), None, gaps, known.items, pairs, level_told, why)
     standings = tuple(
         _standing(known, c, (low[c], high[c]), float(first[k]), regret[:, k], choice, pairs)
         for k, c in enumerate(columns)
@@ -246,6 +275,15 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool, choice: 
         known.items,
         pairs,
     )
+
+
+def _untold(evidence: Evidence) -> Untold | None:
+    """What makes every goal of this evidence moot."""
+    if 0 < evidence.items < FEWEST_ITEMS:
+        return Untold.FEW_ITEMS
+    if evidence.guessing is not None and not set(evidence.guessing.learnt) & set(evidence.labels):
+        return Untold.NOTHING_LEARNT
+    return None
 
 
 def _gaps(series: Mapping[str, Series]) -> tuple[Gap, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spaceform.study.verdict import contributions
 from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, Goal
+from spaceform.study.verdict.guessing import Guessing, guessing
 
 
 class Missing(Enum):
@@ -54,12 +55,16 @@ class ItemOutputs:
         calibrator: str = "",
         figures: Mapping[str, float | None] | None = None,
     ) -> "ItemOutputs":
-        """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one."""
+        """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one.
+
+        A ValueError where they do not belong together.
+        """
         there = set(arrays)
 
         def read(name: str) -> Any:
             return arrays[name] if name in there else None
 
+        require_whole({name: arrays[name] for name in there})
         return cls(
             labels=read("labels"),
             probabilities=read("probabilities"),
@@ -70,6 +75,29 @@ class ItemOutputs:
             nearest_is_own=read("nearest_is_own"),
             figures=dict(figures or {}),
         )
+
+
+_BY_ITEM = {"labels": (1, "iu"), "index": (1, "iu"), "confidence": (1, "f"), "embeddings": (2, "f")}
+_BY_QUERY = {"average_precision": (1, "f"), "nearest_is_own": (1, "f")}
+"""Axes and kind of the arrays of a run."""
+
+
+def require_whole(arrays: Mapping[str, Any]) -> None:
+    """A ValueError where arrays of a run have other shapes or types than it writes."""
+    wide = {name: (2, "f") for name in arrays if name.startswith("probabilities")}
+    for name, (axes, kinds) in {**_BY_ITEM, **_BY_QUERY, **wide}.items():
+        array = arrays.get(name)
+        if array is not None and (array.ndim != axes or array.dtype.kind not in kinds):
+            raise ValueError(f"{name} has shape {array.shape} and type {array.dtype}")
+    y = arrays.get("labels")
+    for name in {**_BY_ITEM, **wide}:
+        array = arrays.get(name)
+        if y is None or array is None:
+            continue
+        if len(array) != len(y):
+            raise ValueError(f"there are {len(y):,} labels, and {len(array):,} rows of {name}")
+        if name in wide and len(y) and not 0 <= int(y.min()) <= int(y.max()) < array.shape[1]:
+            raise ValueError(f"labels go up to {y.max()}, and {name} has {array.shape[1]} columns")
 
 
 @final
@@ -107,6 +135,10 @@ class Evidence:
     goals: tuple[Goal, ...]
     series: Mapping[str, Mapping[str, Series]]
     """By the goal's column, then by label; in the goal's unit."""
+    items: int = 0
+    """Of the test part; 0 where that is not known."""
+    guessing: Guessing | None = None
+    """Who is better than guessing; None where predictions of the items are not known."""
 
     def seeds(self, label: str) -> tuple[int, ...]:
         """All seeds that a label was run with."""
@@ -124,7 +156,7 @@ class Evidence:
             column: {label: _only(s, seeds.get(label)) for label, s in by_label.items()}
             for column, by_label in self.series.items()
         }
-        return Evidence(self.labels, self.references, self.goals, series)
+        return replace(self, series=series)
 
 
 def evidence_from(
@@ -151,7 +183,13 @@ def evidence_from(
             continue
         series[goal.column] = _on_common_items(by_label)
     kept = tuple(goal for goal in goals if goal.column in series)
-    return Evidence(tuple(runs), tuple(references), kept, series)
+    items = max((_items(one) for by_seed in runs.values() for one in by_seed.values()), default=0)
+    return Evidence(tuple(runs), tuple(references), kept, series, items, guessing(runs, references))
+
+
+def _items(one: ItemOutputs) -> int:
+    """How many test items a run had; 0 where that is not known."""
+    return int(one.figures.get("items") or (0 if one.labels is None else len(one.labels)))
 
 
 @final

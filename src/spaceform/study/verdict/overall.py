@@ -101,7 +101,7 @@ def recommend(
     _check(given, goals)
     asked = [column for column, weight in given.items() if weight > 0 and column in goals]
     counted: list[str] = []
-    by_chance = {one.goal.column for one in verdict.goals if one.chance is not None}
+    by_chance = {one.goal.column for one in verdict.goals if one.untold is not None}
     for column in asked:  # nor do goals count that leave some head without a run
         if column not in by_chance and all(_seeds(evidence, *counted, column).values()):
             counted.append(column)

@@ -134,6 +134,7 @@ def posterior(
     e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
     if known and new_items:
         items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)
+        items *= (N - 1) / max(1, N - 3)  # of few items their spread is not known either: Student's t
         items += np.diag([one.doubt for one in rows])
     else:
         items = np.zeros((len(rows), len(rows)))

@@ -34,6 +34,8 @@ class Reason(Enum):
     """More seeds would hardly help: the regret is small, or it is the test items that are few."""
     MOST_SEEDS = "most seeds"
     """All heads in question have as many seeds as any head gets."""
+    NOTHING_TOLD = "nothing told"
+    """No goal can be told on these test items, with however many seeds."""
     ONE_HEAD = "one head"
     """There is nothing to choose between."""
 
@@ -103,6 +105,8 @@ def race(
         _question(one, beyond.of(one.goal.column)) for one in verdict.goals if one.choice is not None
     )
     asked = {label for one in questions if not one.settled for label in one.heads}
+    if not questions and any(one.untold is not None for one in beyond.goals):
+        return Decision(False, Reason.NOTHING_TOLD, now, ())
     if not asked:
         return Decision(False, Reason.SETTLED, now, questions)
     wanted = {label: min(most, n + step) if label in asked and n < most else n for label, n in now.items()}

@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
-from spaceform.messages import capital, listed
-from spaceform.study.verdict.decide import Gap, GoalVerdict, Relation, Standing, Verdict
+from spaceform.messages import capital, counted, listed
+from spaceform.study.verdict.decide import (
+    FEWEST_ITEMS,
+    Gap,
+    GoalVerdict,
+    Relation,
+    Standing,
+    Untold,
+    Verdict,
+)
 from spaceform.study.verdict.evidence import Missing
 from spaceform.study.verdict.goals import Goal
+from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import GoalChoice, Recommendation, Why
 from spaceform.study.verdict.posterior import VarianceSource
 from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
@@ -14,6 +23,7 @@ Name = Callable[[str], str]
 
 _WORTH_NAMING = 0.05
 _LIKELY = 0.5
+_FEW = 50  # test items: with fewer, one of them is more than two points
 
 
 def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
@@ -32,6 +42,8 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
     goal = verdict.goal
     if verdict.chance is not None:
         return f"There is nothing to choose by: {_by_chance(verdict)}."
+    if verdict.untold is not None:
+        return f"There is nothing to choose by, since {_WHY_UNTOLD[verdict.untold]}."
     if choice is None:
         gaps = [gap for gap in verdict.gaps if gap.runs == gap.of]
         reason = gaps[0].reason if gaps else Missing.NOT_MEASURED
@@ -175,9 +187,69 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     )
     also = rivals(found.verdict, name)
     said = [first, *([also] if also else [])]
+    said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
     said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
     said += [_left_out(verdict.of(column), name) for column in found.left_out]
     return said
+
+
+def no_choice(verdict: Verdict, name: Name = str) -> list[str]:
+    """Why no head is recommended, where the test items are to blame; empty where something else is."""
+    why = {one.untold for one in verdict.goals}
+    if Untold.FEW_ITEMS in why:
+        return [
+            f"No head can be recommended: the test part has only {counted(verdict.items, 'item')}, and with "
+            f"fewer than {FEWEST_ITEMS} no difference between heads can be told from chance.",
+            "Add data, or mark more of it as 'test': some hundred items tell differences of a few points.",
+        ]
+    if Untold.NOTHING_LEARNT in why and verdict.guessing is not None:
+        return _nothing_learnt(verdict, verdict.guessing, name)
+    return []
+
+
+def _nothing_learnt(verdict: Verdict, guessing: Guessing, name: Name) -> list[str]:
+    found = {one.goal.column: one for one in verdict.goals}
+    said = (
+        "No head can be recommended: none is shown to have learnt anything here. To guess the most frequent "
+        f"class is right for {100 * guessing.accuracy:.1f} % of {counted(verdict.items, 'test item')}"
+    )
+    if "accuracy" in found:
+        means = [one.mean for one in found["accuracy"].standings]
+        low, high = (value(found["accuracy"].goal, x) for x in (min(means), max(means)))
+        span = low if low == high else f"{low} to {high}"
+        said += f"; the {'head is' if len(means) == 1 else 'heads are'} right for {span}"
+    beside = [label for label in verdict.references if label in guessing.learnt]
+    if beside:
+        return [
+            f"{said}.",
+            f"{listed([name(label) for label in beside])} did better than guessing: use that.",
+        ]
+    others = [name(label) for label in verdict.references if label in guessing.judged]
+    either = f" {listed(others)} learnt nothing either." if others else ""
+    return [
+        f"{said}.{either}",
+        "Look at the data first: do the features say anything about the labels, and are the labels in the "
+        "right rows? If so, more data may help.",
+    ]
+
+
+def _beside_guessing(verdict: Verdict) -> str:
+    """Where probabilities are better than guessing, but no head is more often right."""
+    guessing = verdict.guessing
+    if guessing is None or set(guessing.right) & set(verdict.labels):
+        return ""
+    return (
+        "No head is shown to be right more often than to guess the most frequent class "
+        f"({100 * guessing.accuracy:.1f} %); only the probabilities are better."
+    )
+
+
+def _few(verdict: Verdict) -> str:
+    """How coarse figures are, where the test part is small."""
+    if not 0 < verdict.items < _FEW:
+        return ""
+    share = f"{100 / verdict.items:.1f} points"
+    return f"The test part has only {verdict.items} items: one of them is {share} of accuracy."
 
 
 def _left_out(verdict: GoalVerdict, name: Name) -> str:
@@ -241,6 +313,7 @@ def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[
         Reason.REGRET: f"More seeds for {listed([name(label) for label in going])}." if going else "",
         Reason.SETTLED: "No more seeds: they would hardly change the choice of any goal.",
         Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
+        Reason.NOTHING_TOLD: "No more seeds: these test items cannot tell which head to choose.",
         Reason.ONE_HEAD: "No more seeds: there is one head only.",
     }[decision.reason]
     return [said, *(_question(one, titles[one.column], name) for one in decision.questions)]
@@ -269,6 +342,11 @@ _WHY_NONE = {
     Missing.ALL_WRONG: "every run got every item wrong",
     Missing.NOTHING_RELEVANT: "no item has another of its class to find",
     Missing.NOT_MEASURED: "no run has this figure",
+}
+_WHY_UNTOLD = {
+    Untold.CHANCE: "chance alone gives such figures",
+    Untold.FEW_ITEMS: f"fewer than {FEWEST_ITEMS} test items tell nothing",
+    Untold.NOTHING_LEARNT: "no head is better than guessing",
 }
 _WHY_SOME = {
     Missing.NO_MISTAKES: "made no mistake",
