@@ -260,6 +260,8 @@ def status(
     study = spaceform.Study.open(folder)
     for sentence in study.searches:
         typer.echo(sentence)
+    if study.references:
+        typer.echo(f"references: {', '.join(one.title for one in study.references)}")
     print_status(study.statuses, at_work(folder))
 
 
@@ -273,9 +275,13 @@ def report(
 
     Example: spaceform report runs/digits
     """
-    from spaceform.report import write
+    from spaceform.report import write_report
 
-    typer.echo(f"written: {write(folders, out)}")
+    written = write_report(folders, out)
+    typer.echo(f"written: {written.page}")
+    if written.unread:
+        print(f"error: the page lacks {'; '.join(written.unread)}", file=sys.stderr, flush=True)
+        raise typer.Exit(1)
 
 
 def _seeds(text: str | None) -> "int | Literal['auto'] | None":

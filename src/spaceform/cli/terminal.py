@@ -175,7 +175,7 @@ def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
     states = [line.state for line in lines]
     counts = ", ".join(f"{states.count(state)} {state}" for state in _STYLE if state in states)
     note = "a process is at work" if at_work else "no process is at work; the same command goes on"
-    if states and all(state == "finished" for state in states):
+    if states and not at_work and all(state == "finished" for state in states):
         note = "all is done"
     if lines:
         _console().print(_runs_table(lines))

@@ -5,6 +5,7 @@ import spaceform._matplotlib  # noqa: F401 (before matplotlib is imported)
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from spaceform.report import figures, typeset
 from spaceform.report.contents import compute
@@ -12,18 +13,32 @@ from spaceform.report.folder import FIGURES, PAGE, TABLES, replaced_whole
 from spaceform.report.page import render
 from spaceform.report.records import collect
 
-__all__ = ["write"]
+__all__ = ["Written", "write", "write_report"]
+
+
+class Written(NamedTuple):
+    """A report, and what could not be read for it."""
+
+    page: Path
+    unread: tuple[str, ...]
+    """A sentence for each run whose files are damaged; the page has it as a note."""
 
 
 def write(folders: Iterable[str | Path], out: str | Path | None = None) -> Path:
-    """Report on studies and single runs from their saved results alone; returns the path of `report.html`.
+    """The path of the `report.html` that `write_report` writes."""
+    return write_report(folders, out).page
+
+
+def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -> Written:
+    """Report on studies and single runs from their saved results alone.
 
     Beside the page are `figures/` (SVG, PDF, PNG) and `tables/` (Markdown, LaTeX, CSV). Without `out` they
     go to `report/` in the folder itself, or in the current one where several are given. What is missing (a
     crashed run, images, seeds) leaves a note in its place. The report is written whole or not at all.
     """
     paths = [Path(folder) for folder in folders]
-    contents = compute(collect(paths))
+    collection = collect(paths)
+    contents = compute(collection)
     if out is None:
         out = paths[0] / "report" if len(paths) == 1 else "report"
     out, page = Path(out), render(contents)
@@ -33,4 +48,4 @@ def write(folders: Iterable[str | Path], out: str | Path | None = None) -> Path:
         for table in contents.all_tables:
             typeset.save(table, part / TABLES)
         (part / PAGE).write_text(page, "utf-8")
-    return out / PAGE
+    return Written(out / PAGE, collection.notes)

@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +19,18 @@ from spaceform.report.looks import display, geometry_of, in_order
 from spaceform.report.words import readable
 from spaceform.run.files import read_json
 from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
-from spaceform.run.stored import read_history
-from spaceform.study.folder import Job, Plan, RunStatus, StudyFolder, flat_metrics, read_plan, run_status
+from spaceform.run.stored import read_history, read_metrics
+from spaceform.study.folder import (
+    Job,
+    Plan,
+    RunStatus,
+    StudyFolder,
+    flat_metrics,
+    planned_recipe,
+    read_plan,
+    run_status,
+)
+from spaceform.study.verdict.evidence import require_whole
 
 
 @final
@@ -102,6 +113,7 @@ class Record:
         try:
             with np.load(self.folder / "outputs.npz", allow_pickle=False) as found:
                 arrays = {name: found[name] for name in found.files}
+            require_whole(arrays)
             return Outputs(
                 arrays["embeddings"],
                 arrays["labels"],
@@ -115,7 +127,7 @@ class Record:
                     if name.startswith("probabilities_")
                 },
             )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
 
@@ -261,7 +273,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
 def _study(folder: Path, plan: Plan) -> StudyFolder:
     """As `StudyFolder.open`; runs of a head that is not registered here stay in."""
     jobs = [
-        Job(name, run["label"], _recipe(run["recipe"], f"{folder / 'study.json'}, run {name}"))
+        Job(name, run["label"], planned_recipe(_recipe, folder, name, run))
         for name, run in plan["runs"].items()
     ]
     return StudyFolder(folder, tuple(jobs))
@@ -287,7 +299,7 @@ def _recipe(values: Any, source: str) -> Recipe:
 def _record(job: Job, folder: Path, notes: list[str]) -> Record:
     try:
         status = run_status(job, folder)
-        metrics = read_json(folder / "metrics.json") if status.state == "finished" else {}
+        metrics = read_metrics(folder) if status.state == "finished" else {}
     except (ValueError, KeyError, TypeError) as error:
         status, metrics = RunStatus(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
         notes.append(f"{job.name}: {status.error}")

@@ -6,11 +6,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NotRequired, final
 
 import pandas as pd
+from typing_extensions import TypedDict
 
 from spaceform.engine import NothingTrained, Trial, space
 from spaceform.engine import search as search_candidates
@@ -18,12 +20,37 @@ from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import counted
 from spaceform.run import files
 from spaceform.run.fit import affordable, engine_parts, with_candidate
-from spaceform.run.material import Material, load_data, material
+from spaceform.run.material import Fingerprint, Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
 from spaceform.study.folder import Job
 from spaceform.study.place import Event
 from spaceform.study.processes import Errand, Processes
 from spaceform.study.search import SearchError, to_toml
+
+
+class AboutSearch(TypedDict):
+    """The first line of `HEAD.jsonl`: what was searched."""
+
+    head: str
+    candidates: int
+    data: Fingerprint
+    rows: NotRequired[int]
+    of_rows: NotRequired[int]
+
+
+class TriedRecipe(TypedDict):
+    """The parts of a recipe that a search chooses."""
+
+    net: dict[str, Any]
+    optim: dict[str, Any]
+    head: dict[str, Any]
+
+
+class KeptTrial(TypedDict):
+    """Every other line: a trial, and the recipe of its candidate."""
+
+    trial: Trial
+    recipe: TriedRecipe
 
 
 def search_features(
@@ -68,7 +95,8 @@ def _ended(event: Event, folder: Path) -> str:
         raise SearchError(event.error)
     if event.error:
         return event.error
-    return _said(Kept.of(folder, event.job.label), Kept.about_of(folder, event.job.label))
+    about, trials = Kept.read(folder / f"{event.job.label}.jsonl")
+    return _said(trials, about)
 
 
 def search_one(
@@ -105,20 +133,36 @@ def search_one(
     files.write_bytes(folder / f"{head}.toml", text.encode())
 
 
-def standing(folder: Path) -> list[str]:
-    """How far the searches of a folder are, a sentence each."""
-    kept = {path.stem: Kept.of(folder, path.stem) for path in sorted(folder.glob("*.jsonl"))}
-    return [
-        f"{head}: {_said(trials, Kept.about_of(folder, head))}" for head, trials in kept.items() if trials
-    ]
+def standing(folder: Path, heads: Sequence[str] = ()) -> list[str]:
+    """How far the searches of a folder are, a sentence each; `heads` are those that will be searched."""
+    names = [*heads, *sorted({path.stem for path in folder.glob("*.jsonl")} - {*heads})]
+    return [f"{head}: {_so_far(folder, head)}" for head in names]
+
+
+def _so_far(folder: Path, head: str) -> str:
+    about, trials = Kept.read(folder / f"{head}.jsonl")
+    if not trials:
+        return "the first candidate is on trial" if about else "the search has not begun"
+    if (folder / f"{head}.toml").exists():
+        return _said(trials, about)
+    tried = len({trial.candidate for trial in trials})
+    stage = (
+        f"{tried} of {counted(about['candidates'], 'candidate')} tried so far"
+        if tried < about["candidates"]
+        else f"all {tried} candidates tried, the best of them again for longer"
+    )
+    if all(trial.error is not None for trial in trials):
+        return f"{stage}; all diverged"
+    best = min(trials, key=lambda trial: trial.score)
+    return f"{stage}; best validation NLL {best.calibrated_nll:.4f}"
 
 
 def trials_of(folder: Path) -> pd.DataFrame:
     """Every trial of the searches of a folder, one row each."""
     rows = [
-        {"search": path.stem, "planned": about["candidates"], **record["trial"], **record["recipe"]}
+        {"search": path.stem, "planned": about["candidates"], **asdict(record["trial"]), **record["recipe"]}
         for path in sorted(folder.glob("*.jsonl"))
-        for about, *records in [files.read_lines(path, growing=True) or [{}]]
+        for about, *records in [_lines(path) or [{}]]
         for record in records
     ]
     return pd.DataFrame(rows)
@@ -130,28 +174,20 @@ class Kept:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path, self.about = path, about
-        records = files.read_lines(path, growing=True)
-        if records and records[0] != about:
+        there, self.trials = self.read(path)
+        if there and there != about:
             raise RecipeError(
                 f"{path} holds a search of other data or settings; choose another --out, or remove it"
             )
-        self.trials = self.of(path.parent, path.stem)
-        lines = records or [dict(about)]
-        files.write_bytes(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        whole = path.read_bytes().splitlines()[: 1 + len(self.trials)] if there else []
+        lines = whole or [json.dumps(about).encode()]
+        files.write_bytes(path, b"".join(line + b"\n" for line in lines))
 
     @staticmethod
-    def of(folder: Path, head: str) -> list[Trial]:
-        """The trials of a head that are kept in a folder."""
-        return [
-            Trial.from_dict(record["trial"])
-            for record in files.read_lines(folder / f"{head}.jsonl", growing=True)[1:]
-        ]
-
-    @staticmethod
-    def about_of(folder: Path, head: str) -> Mapping[str, Any]:
-        """What the search of a head that is kept in a folder is of."""
-        found: Mapping[str, Any] = next(iter(files.read_lines(folder / f"{head}.jsonl", growing=True)), {})
-        return found
+    def read(path: Path) -> tuple[Mapping[str, Any], list[Trial]]:
+        """What a search is of, and its trials; nothing where it has not begun."""
+        about, *records = _lines(path) or [{}]
+        return about, [record["trial"] for record in records]
 
     def add(self, trial: Trial, recipe: Recipe) -> None:
         """Keep one more."""
@@ -159,6 +195,16 @@ class Kept:
         record = {"trial": trial.to_dict(), "recipe": {**tried, "head": recipe.head.model_dump(mode="json")}}
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return files.read_lines(
+        path,
+        growing=True,
+        first=AboutSearch,
+        schema=KeptTrial,
+        remedy="restore it from a copy, or remove it: the same command searches this head again",
+    )
 
 
 def _about(recipe: Recipe, parts: Material, trials: int, most: int | None) -> dict[str, Any]:

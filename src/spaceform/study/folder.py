@@ -6,14 +6,15 @@ again goes on: finished runs stay, failed ones are tried again. One process at a
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypeAlias, final
+from typing import Any, Literal, NotRequired, TypeAlias, cast, final
 
 import filelock
 import pandas as pd
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from spaceform import data
@@ -23,6 +24,8 @@ from spaceform.run.environment import environment
 from spaceform.run.recipe import Recipe, RecipeError, make
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
+EARLIER = "earlier"
+"""Runs of candidates that a search preferred before it went on."""
 ARRAYS = "data.npz"
 """The file of a study that was given arrays: with it, the study can go on in another process."""
 
@@ -74,12 +77,44 @@ class PlannedRun(TypedDict):
     recipe: dict[str, Any]
 
 
+class AskedGoal(TypedDict):
+    """A goal in a round of the race for seeds."""
+
+    goal: str
+    choice: str
+    regret: float
+    region: float
+    settled: bool
+    few_items: NotRequired[bool]
+    heads: list[str]
+
+
+class RaceRound(TypedDict):
+    """What came after a round of runs."""
+
+    reason: str
+    seeds: dict[str, int]
+    questions: list[AskedGoal]
+
+
+@with_config(ConfigDict(extra="allow"))
+class Notes(TypedDict):
+    """How a plan was made. What is not named here is taken as it is."""
+
+    kind: NotRequired[str]
+    data: NotRequired[str]
+    data_note: NotRequired[str]
+    search: NotRequired[str]
+    searched: NotRequired[dict[str, str]]
+    race: NotRequired[list[RaceRound]]
+
+
 class Plan(TypedDict):
     """`study.json`: what the study is to do, and what it was made with."""
 
     version: NotRequired[int]
     made_with: NotRequired[dict[str, Any]]
-    notes: NotRequired[dict[str, Any]]
+    notes: NotRequired[Notes]
     runs: dict[str, PlannedRun]
 
 
@@ -97,9 +132,24 @@ class _Failed(TypedDict):
     error: str
 
 
+_PLAN_AGAIN = (
+    "restore study.json from a copy, or remove it: the same command plans again, and keeps what is done"
+)
+
+
 def read_plan(folder: Path) -> Plan:
     """The plan of a study's folder."""
-    return files.read_json(folder / "study.json", Plan)
+    return files.read_json(folder / "study.json", Plan, remedy=_PLAN_AGAIN)
+
+
+def planned_recipe(
+    make_recipe: Callable[[Any, str], Recipe], folder: Path, name: str, run: PlannedRun
+) -> Recipe:
+    """The recipe of a run as `study.json` has it; a sentence where it is none."""
+    try:
+        return make_recipe(run["recipe"], f"{folder / 'study.json'}, run {name}")
+    except RecipeError as error:
+        raise RecipeError(f"{error}; {_PLAN_AGAIN}") from None
 
 
 @final
@@ -121,38 +171,78 @@ class StudyFolder:
             raise RecipeError(f"{folder} holds no study; `spaceform compare DATA --out {folder}` makes one")
         plan = read_plan(folder)
         jobs = [
-            Job(name, run["label"], make(run["recipe"], source=f"{path}, run {name}"))
+            Job(name, run["label"], planned_recipe(_made, folder, name, run))
             for name, run in plan["runs"].items()
         ]
-        return cls(folder, tuple(jobs), plan.get("notes", {}))
+        return cls(folder, tuple(jobs), dict(plan.get("notes", {})))
 
     @classmethod
     def plan(
-        cls, folder: str | Path, jobs: Iterable[Job], notes: Mapping[str, Any] | None = None
+        cls,
+        folder: str | Path,
+        jobs: Iterable[Job],
+        notes: Mapping[str, Any] | None = None,
+        *,
+        say: Callable[[str], None] = lambda _: None,
     ) -> "StudyFolder":
         """Write a plan into a folder that is `locked`, or join it to the plan that is there.
 
         A run that is already there with another recipe, or was trained on data that changed since, is
-        refused: results never mix.
+        refused: results never mix. But where the recipe was found by a search in this folder, and the search
+        went on and chose another, runs of the earlier choice are set aside in `earlier/`, and `say` is told.
         """
         folder, wanted = Path(folder), tuple(jobs)
-        if (folder / "study.json").exists():
-            there = {job.name: job for job in cls.open(folder).jobs}
-        else:
-            there = {}
+        before = cls.open(folder) if (folder / "study.json").exists() else cls(folder, ())
+        there = {job.name: job for job in before.jobs}
+        chosen = before._chosen_otherwise(wanted, notes or {})
         for job in wanted:
-            if job.name in there and there[job.name].recipe != job.recipe:
+            if job.name in there and job.label not in chosen and there[job.name].recipe != job.recipe:
                 difference = _first_difference(there[job.name].recipe, job.recipe)
                 raise RecipeError(
                     f"{folder} holds {job.name} with other settings already ({difference}); "
                     "choose another --out"
                 )
+        for label, difference in chosen.items():
+            own = [job for job in before.jobs if job.label == label]
+            say(
+                f"{label}: the search went on and found a better candidate ({difference}), which is trained "
+                f"now; what was trained of the earlier one is kept in {folder / EARLIER}"
+            )
+            for job in own:
+                before._set_aside(job)
+                del there[job.name]
         union = tuple({**there, **{job.name: job for job in wanted}}.values())
         study = cls(folder, union, dict(notes or {}))
         study._require_same_data({job.recipe.data.name for job in wanted})
         folder.mkdir(parents=True, exist_ok=True)
         files.write_json(folder / "study.json", study._as_json())
         return cls(folder, wanted, study.notes)
+
+    def _chosen_otherwise(self, wanted: Iterable[Job], notes: Mapping[str, Any]) -> dict[str, str]:
+        """Labels whose recipe a search in this folder chose before and chooses otherwise now; what differs.
+
+        The same data and budget, another net, rates or options: that is what a search chooses.
+        """
+        before, now = (set(found.get("searched", ())) for found in (self.notes, notes))
+        new = {job.label: job for job in reversed([*wanted])}
+        found = {}
+        for job in self.jobs:
+            other = new.get(job.label)
+            if other is None or not {job.recipe.head.name} <= before & now:
+                continue
+            kept = job.recipe.model_copy(update={"seed": other.recipe.seed})
+            same = {part: getattr(other.recipe, part) for part in ("net", "optim", "head")}
+            if kept != other.recipe and kept.model_copy(update=same) == other.recipe:
+                found[job.label] = _first_difference(kept, other.recipe)
+        return found
+
+    def _set_aside(self, job: Job) -> None:
+        """Move a run out of the way. It goes before the plan changes: a kill in between leaves no mixture."""
+        if self.path(job).exists():
+            aside = self.folder / EARLIER / job.name
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.parent.mkdir(exist_ok=True)
+            self.path(job).rename(aside)
 
     def path(self, job: Job) -> Path:
         """The folder of a run."""
@@ -206,7 +296,7 @@ class StudyFolder:
                 "seconds": status.seconds,
             }
             if status.state == "finished":
-                found = flat_metrics(files.read_json(self.path(job) / "metrics.json"))
+                found = flat_metrics(stored.read_metrics(self.path(job)))
                 row |= {name: value for name, value in found.items() if name not in row}
             rows.append(row)
         return pd.DataFrame(rows)
@@ -226,7 +316,7 @@ class StudyFolder:
             for job in self.jobs
             if job.recipe.data.name in names
             and (path := self.path(job) / "result.json").exists()
-            and (fingerprint := files.read_json(path, stored.Result)["data"])
+            and (fingerprint := files.read_json(path, stored.Result, remedy=_train_again(path))["data"])
         ]
         named = {(job.recipe.data.name, job.recipe.data.label) for job, _ in kept}
         contents = {(name, label): data.load(name, label=label).content for name, label in named}
@@ -241,7 +331,7 @@ class StudyFolder:
         return {
             "version": 1,
             "made_with": environment(),
-            "notes": dict(self.notes),
+            "notes": cast(Notes, dict(self.notes)),
             "runs": {
                 job.name: {"label": job.label, "recipe": job.recipe.model_dump(mode="json")}
                 for job in self.jobs
@@ -249,13 +339,24 @@ class StudyFolder:
         }
 
 
+def _made(values: Any, source: str) -> Recipe:
+    return make(values, source=source)
+
+
+def _train_again(result: Path) -> str:
+    return f"restore it from a copy, or remove {result.parent}: the same command trains it again"
+
+
 def run_status(job: Job, folder: Path) -> RunStatus:
     """How far the run in a folder is."""
     if (folder / "metrics.json").exists():
-        result = files.read_json(folder / "result.json", _Ended)
+        stored.read_metrics(folder)
+        path = folder / "result.json"
+        result = files.read_json(path, _Ended, remedy=_train_again(path))
         return RunStatus(job, "finished", result["epochs"], result["score"], result["seconds"])
     if (folder / "error.json").exists():
-        return RunStatus(job, "failed", error=files.read_json(folder / "error.json", _Failed)["error"])
+        failed = files.read_json(folder / "error.json", _Failed, remedy="remove it: the run is tried again")
+        return RunStatus(job, "failed", error=failed["error"])
     history = stored.read_history(folder, growing=True)
     if not history:
         return RunStatus(job, "running" if (folder / "recipe.json").exists() else "waiting")

@@ -10,14 +10,17 @@ trained and after calibration, and what was chosen.
 import io
 import json
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NotRequired, final
 
 import numpy as np
 import torch
+from typing_extensions import TypedDict
 
 from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
@@ -27,7 +30,7 @@ from spaceform.run.evaluate import found_within_classes, kept_items
 from spaceform.run.figures import quality
 from spaceform.run.fit import affordable, engine_parts
 from spaceform.run.material import Material, load_data, material
-from spaceform.run.recipe import Recipe
+from spaceform.run.recipe import Recipe, RecipeError
 from spaceform.study.folder import Job
 from spaceform.study.processes import Errand
 from spaceform.study.verdict.evidence import ItemOutputs
@@ -58,13 +61,24 @@ class KeptReference:
     outputs: ItemOutputs
 
 
+class AboutReference(TypedDict):
+    """What the file of a reference says beside its arrays."""
+
+    title: str
+    figures: dict[str, float | None]
+    setting: dict[str, Any]
+    seconds: float
+    trials: NotRequired[int]
+    """Settings that were to be tried."""
+
+
 def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Errand]:
-    """The references that are not there yet, each for a process."""
+    """The references that are not there yet, or for which fewer settings were tried; each for a process."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
     narrow = not isinstance(features, tuple) and features.shape[1] < NARROW
     wanted = [name for name in REFERENCE_TITLES if name != "boosting" or narrow]
-    missing = [name for name in wanted if not (folder / FOLDER / f"{name}.npz").exists()]
+    missing = [name for name in wanted if not _is_made(folder / FOLDER / f"{name}.npz", trials)]
     work = partial(make_reference, trials=trials)
     return [Errand(Job(name, REFERENCE_TITLES[name], recipe), folder, work) for name in missing]
 
@@ -88,7 +102,13 @@ def make_reference(
         arrays, figures, setting = _features(parts)
     else:
         arrays, figures, setting = _classifier(job.name, parts, trials)
-    about = {"title": job.label, "figures": figures, "setting": setting, "seconds": time.monotonic() - began}
+    about: AboutReference = {
+        "title": job.label,
+        "figures": figures,
+        "setting": setting,
+        "seconds": time.monotonic() - began,
+        "trials": trials,
+    }
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
     files.write_bytes(folder / FOLDER / f"{job.name}.npz", archive.getvalue())
@@ -141,15 +161,37 @@ def _test(parts: Material) -> tuple[torch.Tensor, torch.Tensor]:
     return parts.dataset.inputs[index].float(), parts.targets[index]
 
 
+def _is_made(path: Path, trials: int) -> bool:
+    """Whether the file of a reference is there, with at least as many settings tried."""
+    if not path.exists():
+        return False
+    about, _ = _content(path)
+    return about["title"] == REFERENCE_TITLES["features"] or about.get("trials", trials) >= trials
+
+
 def _read(path: Path) -> KeptReference:
-    with np.load(path, allow_pickle=False) as kept:
-        arrays = {name: kept[name] for name in kept.files}
-    about = json.loads(str(arrays.pop("about")))
+    about, outputs = _content(path)
     return KeptReference(
-        path.stem,
-        about["title"],
-        about["figures"],
-        about["setting"],
-        about["seconds"],
-        ItemOutputs.of(arrays, StructuredScaling.name, about["figures"]),
+        path.stem, about["title"], about["figures"], about["setting"], about["seconds"], outputs
     )
+
+
+def _content(path: Path) -> tuple[AboutReference, ItemOutputs]:
+    """What the file of a reference holds; a sentence where it is damaged."""
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no archive of arrays")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            arrays = {name: kept[name] for name in kept.files}
+        about: AboutReference = files.parsed(str(arrays.pop("about", "{}")), AboutReference)
+        return about, ItemOutputs.of(arrays, StructuredScaling.name, about["figures"])
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
+        raise RecipeError(
+            f"{path} cannot be read ({why}); remove it: the same `spaceform compare` makes it again"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Of what a library says of a file."""
+    return (str(error).splitlines() or ["it is damaged"])[0].rstrip(".")

@@ -2,7 +2,7 @@
 
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -110,16 +110,19 @@ def trials_of(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def standing(folder: Path) -> list[str]:
-    """How far the searches of a folder are, a sentence each; none where their storage is elsewhere."""
-    said = []
+def standing(folder: Path, heads: Sequence[str] = ()) -> list[str]:
+    """How far the searches of a folder are, a sentence each; none where their storage is elsewhere.
+
+    `heads` are those that will be searched.
+    """
+    said, begun_with = [], {study.user_attrs.get("head") for study in _kept(folder)}
     for study in _kept(folder):
         states = [trial.state for trial in study.get_trials(deepcopy=False)]
         whole, cut = states.count(TrialState.COMPLETE), states.count(TrialState.PRUNED)
         begun = states.count(TrialState.RUNNING)
         text = f"{study.study_name}: {whole + cut} trials done ({cut} cut short), {begun} begun"
         said.append(text + (f"; best validation score {study.best_value:.4f}" if whole else ""))
-    return said
+    return [*said, *(f"{head}: the search has not begun" for head in heads if head not in begun_with)]
 
 
 def _kept(folder: Path) -> list[optuna.Study]:

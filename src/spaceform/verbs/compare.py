@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from spaceform.data import load
+from spaceform.data import Dataset, load, split
 from spaceform.data.dataset import Task
+from spaceform.data.splits import few_to_train_on
 from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
@@ -104,11 +105,15 @@ def compare(
     rule = Seeds.of(seeds, auto=engine, minutes=minutes)
     plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
     notes: dict[str, Any] = {"kind": "compare", "data": source.dataset.name, "budget": conditions.budget}
-    notes |= {"data_note": source.dataset.note} if source.dataset.note else {}
+    said = [source.dataset.note, _few_to_train_on(source.dataset, next(iter(found.values())))]
+    for warning in filter(None, said[1:]):
+        say(f"note: {warning}")
+    notes |= {"data_note": "; ".join(filter(None, said))} if any(said) else {}
     place = on or Processes()
     here = place if isinstance(place, Processes) else Processes()
     with locked(folder), lasting():
         source.keep()
+        _begin(folder, found, notes)
         beside: list[Errand] = []
         if engine:
             first = next(iter(found.values()))
@@ -242,6 +247,23 @@ def carry_out(
         return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or _saying(say))
 
 
+def _begin(folder: Path, found: Mapping[str, Recipe], notes: Mapping[str, Any]) -> None:
+    """A plan without runs, by which `status` knows the folder while heads are searched.
+
+    A plan that is there stays; a damaged one is refused now and not after the search.
+    """
+    if (folder / "study.json").exists():
+        StudyFolder.open(folder)
+    else:
+        StudyFolder.plan(folder, (), {**notes, "heads": list(found)})
+
+
+def _few_to_train_on(dataset: Dataset, recipe: Recipe) -> str:
+    """Classes with too few training items, in a sentence; empty where there is none."""
+    dataset = dataset if recipe.data.task is None else dataset.with_task(recipe.data.task)
+    return few_to_train_on(dataset, split(dataset, recipe.data.split_seed))
+
+
 def _run_errands(errands: Sequence[Errand], on: Processes, say: Say) -> None:
     for event in on.each(errands):
         if event.failure is not None:
@@ -282,10 +304,12 @@ def _by_seeds(
 ) -> Study:
     """The first seeds of every head, then more of those in question for as long as the rule says."""
     counts = {job.label: rule.first for job in runs(range(1))}
+    if rule.racing:
+        counts = _with_those_there(counts, runs, folder)
     rounds: list[dict[str, Any]] = []
     while True:
         planned = [job for job in runs(range(max(counts.values()))) if job.recipe.seed < counts[job.label]]
-        study = _carry_out(folder, planned, notes, place, workers, watch)
+        study = _carry_out(folder, planned, notes, place, workers, watch, say)
         found = rule.next(study.kept)
         if found is None:
             return study
@@ -298,6 +322,19 @@ def _by_seeds(
         counts = dict(found.counts)
 
 
+def _with_those_there(
+    counts: Mapping[str, int], runs: Callable[[Sequence[int]], list[Job]], folder: Path
+) -> dict[str, int]:
+    """Seeds to begin with: those that an earlier call has finished count too, from the first on."""
+    study = StudyFolder.open(folder)
+    done = {job for job in study.jobs if study.status(job).state == "finished"}
+    found = dict(counts)
+    for job in runs(range(len(study.jobs))):  # seed by seed
+        if job.recipe.seed == found[job.label] and job in done:
+            found[job.label] += 1
+    return found
+
+
 def _carry_out(
     folder: Path,
     jobs: Sequence[Job],
@@ -305,8 +342,9 @@ def _carry_out(
     on: Place,
     workers: int | None,
     watch: Watch,
+    say: Say = silent,
 ) -> Study:
-    study = StudyFolder.plan(folder, jobs, notes)
+    study = StudyFolder.plan(folder, jobs, notes, say=say)
     try:
         with watch([study.status(job) for job in jobs]) as watcher:
             on.finish(study, watcher, workers=workers)

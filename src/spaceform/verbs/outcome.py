@@ -12,6 +12,7 @@ from spaceform.run.recipe import Recipe, load
 from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
 from spaceform.study.judge import Advice, judge, next_step
+from spaceform.study.references import KeptReference, read_references
 from spaceform.study.sensitivity import left_out, told, tried
 
 
@@ -89,7 +90,13 @@ class Study:
         from spaceform.study import feature_search, search
 
         folder = self._search_folder
-        return (search if (folder / "search.db").exists() else feature_search).standing(folder)
+        heads = [] if self.jobs or folder == self.folder else list(self.notes.get("heads", ()))
+        return (search if (folder / "search.db").exists() else feature_search).standing(folder, heads)
+
+    @property
+    def references(self) -> list[KeptReference]:
+        """What people would use instead of a head, on the same split; those that are fitted already."""
+        return read_references(self.folder)
 
     @property
     def _search_folder(self) -> Path:
