@@ -105,7 +105,7 @@ DAMAGES = {
     "a result of nothing": (RESULT, _as("{}"), _RESULT),
     "a plan cut short": (PLAN, _cut, _PLAN),
     "a plan that is a list": (PLAN, _as("[]"), _PLAN),
-    "a race of nothing": (PLAN, _changed(lambda r: r["notes"].update(race=[{}])), _PLAN),
+    "a race of nothing": (PLAN, _changed(lambda r: r["notes"].update(race=[{"questions": [{}]}])), _PLAN),
     "a run without a recipe": (PLAN, _changed(lambda r: r["runs"]["cosine-seed0"].update(recipe={})), _PLAN),
 }
 

@@ -87,7 +87,11 @@ def test_a_run_of_another_machine_is_adopted_whole(tmp_path):
     assert study.status(one).state == "failed"
     result = b'{"epochs": 2, "score": 0.5, "seconds": 1.5}'
     study.adopt(
-        one, {"result.json": result, "metrics.json": b'{"accuracy": 0.25, "calibrated": {"t": {"nll": 1}}}'}
+        one,
+        {
+            "result.json": result,
+            "metrics.json": b'{"task": "classification", "accuracy": 0.25, "calibrated": {"t": {"nll": 1}}}',
+        },
     )
     assert study.status(one).state == "finished"
     row = study.collect().iloc[0]

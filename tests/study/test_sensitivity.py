@@ -12,7 +12,7 @@ from spaceform.study.sensitivity import Tried, left_out, told, tried
 
 def write_search(study: Path, head: str, rungs: list[list[float | None]], planned: int = 4) -> None:
     """`HEAD.jsonl` of a search: for each rung the NLL of every candidate; None diverged."""
-    lines = [{"head": head, "candidates": planned, "data": {}}]
+    lines = [{"head": head, "candidates": planned, "data": {"content": "", "split": ""}}]
     for rung, scores in enumerate(rungs):
         for candidate, nll in enumerate(scores):
             value = math.nan if nll is None else nll
@@ -20,7 +20,13 @@ def write_search(study: Path, head: str, rungs: list[list[float | None]], planne
                 "head": head,
                 "candidate": candidate,
                 "rung": rung,
+                "epochs": 5,
+                "best_epoch": 5,
+                "nll": value,
                 "calibrated_nll": value,
+                "temperature": 1.0,
+                "accuracy": 0.9,
+                "seconds": 1.0,
                 "error": "the loss is not finite" if nll is None else None,
             }
             lines.append({"trial": trial, "recipe": {"net": {}, "optim": {}, "head": {"name": head}}})

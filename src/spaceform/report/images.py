@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from spaceform import data
+from spaceform.data.formats import FILE_FORMATS
 from spaceform.messages import sentence
 from spaceform.report.words import readable
 
@@ -66,14 +68,19 @@ class Pictures:
         return x.permute(0, 2, 3, 1).numpy()
 
 
+_FEATURES = "The data are feature vectors; there are no images to show."
+
+
 def open_pictures(name: str) -> Pictures | str:
     """The images of a data set, or the sentence that says why there are none."""
+    if Path(name).suffix.lower() in FILE_FORMATS and Path(name).is_file():
+        return _FEATURES  # without reading them: that may take a second or more
     try:
         dataset = data.load(name, download=False)
     except Exception as error:  # the data may be gone or changed; the report goes on without pictures
         return readable(f"The images cannot be shown: {sentence(error)}")
     if dataset.kind == "features":
-        return "The data are feature vectors; there are no images to show."
+        return _FEATURES
     return Pictures(dataset)
 
 

@@ -84,17 +84,17 @@ class AskedGoal(TypedDict):
     choice: str
     regret: float
     region: float
-    settled: bool
+    settled: NotRequired[bool]
     few_items: NotRequired[bool]
-    heads: list[str]
+    heads: NotRequired[list[str]]
 
 
 class RaceRound(TypedDict):
     """What came after a round of runs."""
 
-    reason: str
-    seeds: dict[str, int]
-    questions: list[AskedGoal]
+    reason: NotRequired[str]
+    seeds: NotRequired[dict[str, int]]
+    questions: NotRequired[list[AskedGoal]]
 
 
 @with_config(ConfigDict(extra="allow"))

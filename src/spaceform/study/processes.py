@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -50,25 +50,42 @@ class Processes:
         """How many work at a time, where there is work for all."""
         return self.count or _gpus() or _cores()
 
-    def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
+    def finish(
+        self,
+        study: StudyFolder,
+        watch: Watcher = unwatched,
+        *,
+        workers: int | None = None,
+        beside: Sequence[Errand] = (),
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Finish every run of the study that is not finished.
 
         Runs fail alone: the reason is kept beside the run, the others go on. `workers` processes decode the
         photos of each run; None is as many as there are cores to spare. An interrupt stops all processes at
-        once. A run that was under way goes on from its last checkpoint next time.
+        once. A run that was under way goes on from its last checkpoint next time. The same processes do what
+        is `beside`, before the runs; `say` is told where that fails.
         """
         jobs = study.unfinished()
         for job in jobs:
             study.clear_failure(job)
-        waiting = jobs[::-1]
-        with self.pool(len(jobs), workers) as pool:
-            while waiting or pool.busy:
+        waiting, errands = jobs[::-1], list(beside[::-1])
+        others = {one.job.name for one in beside}
+        with self.pool(len(jobs) + len(errands), workers) as pool:
+            while waiting or errands or pool.busy:
+                while errands and pool.room:
+                    one = errands.pop()
+                    pool.submit(one.job, one.folder, one.work)
                 while waiting and pool.room:
                     job = waiting.pop()
                     pool.submit(job, study.path(job))
                     watch(Event(job, "started"))
                 watch(None)
                 for event in pool.events():
+                    if event.job.name in others:
+                        if event.kind == "failed":
+                            say(f"{event.job.label}: {event.error}")
+                        continue
                     if event.kind == "failed" and event.failure is not None:
                         study.record_failure(event.job, event.failure)
                     watch(event)

@@ -130,11 +130,13 @@ def compare(
                 workers=workers,
                 say=say,
             )
-        else:
+            beside = []
+        elif place is not here:
             _run_errands(beside, here, say)
+            beside = []
         notes["search"] = _searched(trials, found)
         runs = partial(plan.jobs, found, temperatures=variants)
-        return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say)
+        return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say, beside)
 
 
 def reproduce(
@@ -301,6 +303,7 @@ def _by_seeds(
     workers: int | None,
     watch: Watch,
     say: Say,
+    beside: Sequence[Errand] = (),
 ) -> Study:
     """The first seeds of every head, then more of those in question for as long as the rule says."""
     counts = {job.label: rule.first for job in runs(range(1))}
@@ -309,7 +312,8 @@ def _by_seeds(
     rounds: list[dict[str, Any]] = []
     while True:
         planned = [job for job in runs(range(max(counts.values()))) if job.recipe.seed < counts[job.label]]
-        study = _carry_out(folder, planned, notes, place, workers, watch, say)
+        study = _carry_out(folder, planned, notes, place, workers, watch, say, beside)
+        beside = ()
         found = rule.next(study.kept)
         if found is None:
             return study
@@ -343,11 +347,15 @@ def _carry_out(
     workers: int | None,
     watch: Watch,
     say: Say = silent,
+    beside: Sequence[Errand] = (),
 ) -> Study:
     study = StudyFolder.plan(folder, jobs, notes, say=say)
     try:
         with watch([study.status(job) for job in jobs]) as watcher:
-            on.finish(study, watcher, workers=workers)
+            if beside and isinstance(on, Processes):
+                on.finish(study, watcher, workers=workers, beside=beside, say=say)
+            else:
+                on.finish(study, watcher, workers=workers)
     finally:
         study.collect()
     return Study(study)
