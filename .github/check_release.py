@@ -14,9 +14,9 @@ ROOT = Path(__file__).parent.parent
 def problems(tag: str, root: Path = ROOT) -> list[str]:
     """What is wrong, a sentence each; nothing where the tag may be released."""
     version = _found(root / "src/spaceform/_version.py", r'^__version__ = "(.+)"$')
-    citation = _found(root / "CITATION.cff", r"^version: (.+)$")
+    citation = _found(root / "CITATION.cff", r"^version: [\"']?(.+?)[\"']?$")
     sections = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
-    dated = _found(root / "CITATION.cff", r"^date-released: (.+)$")
+    dated = _found(root / "CITATION.cff", r"^date-released: [\"']?(.+?)[\"']?$")
     date = _found(root / "CHANGELOG.md", rf"^## \[?{re.escape(version)}\]? - (.+)$")
     found = []
     if tag != f"v{version}":

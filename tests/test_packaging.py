@@ -197,6 +197,9 @@ def test_a_tag_is_released_only_where_version_changelog_and_citation_agree(tmp_p
         f"the tag v9.9.9 is not v{__version__}; change src/spaceform/_version.py or the tag"
     ]
     cited = (tmp_path / "CITATION.cff").read_text("utf-8")
+    quoted = re.sub("^date-released: (.+)$", r'date-released: "\1"', cited, flags=re.MULTILINE)
+    (tmp_path / "CITATION.cff").write_text(quoted, "utf-8")
+    assert check.problems(f"v{__version__}", tmp_path) == []
     moved = re.sub("^date-released: .+$", "date-released: 1999-12-31", cited, flags=re.MULTILINE)
     (tmp_path / "CITATION.cff").write_text(moved, "utf-8")
     (said,) = check.problems(f"v{__version__}", tmp_path)

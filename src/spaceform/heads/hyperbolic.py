@@ -129,7 +129,7 @@ def _plane_gradients(
     return d_points, dv.div_(n).addcmul_(points, dt_n).addcmul_(normals, along)
 
 
-class _Logits(torch.autograd.Function):
+class _BallLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, points: Tensor, normals: Tensor, c: float, riemannian: bool) -> Tensor:
         e, planes = _embeddings(z, c), _planes(points, normals, c)
@@ -153,7 +153,7 @@ class _Logits(torch.autograd.Function):
         return dz, dp, da, None, None
 
 
-class _Streamed(torch.autograd.Function):
+class _BallCrossEntropy(torch.autograd.Function):
     """Cross entropy of the logits, `chunk` classes at a time; the backward pass computes each chunk again."""
 
     @staticmethod
@@ -225,7 +225,7 @@ def hyperbolic_logits(
 
     Against float64, float32 is within 4e-6 of the largest logit. Differentiable once.
     """
-    return _Logits.apply(z, points, normals, curvature, riemannian_gradient)
+    return _BallLogits.apply(z, points, normals, curvature, riemannian_gradient)
 
 
 def hyperbolic_cross_entropy(
@@ -243,7 +243,7 @@ def hyperbolic_cross_entropy(
     if chunk == len(points):
         logits = hyperbolic_logits(z, points, normals, curvature, riemannian_gradient=riemannian_gradient)
         return F.cross_entropy(logits, y, reduction="none")
-    return _Streamed.apply(z, y, points, normals, curvature, riemannian_gradient, chunk)
+    return _BallCrossEntropy.apply(z, y, points, normals, curvature, riemannian_gradient, chunk)
 
 
 def _with_curvature(

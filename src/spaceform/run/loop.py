@@ -198,8 +198,9 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, o
 def _untrained_embeddings(
     model: Model, parts: Material, recipe: Recipe, device: torch.device, workers: int
 ) -> Tensor:
-    """One augmented look at the training data, 100,000 items at most, batch norm in training mode; its
-    statistics stay.
+    """One augmented look at the training data, 100,000 items at most, with batch norm in training mode.
+
+    The net is afterwards as it was before.
     """
     before = copied(model.net)
     model.train()

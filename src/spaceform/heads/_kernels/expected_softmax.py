@@ -96,7 +96,7 @@ def expected_objective(
         chunk = max(1, _CHUNK // (batch * max(draws, rows)))
     if shard is None and (chunk is None or chunk >= len(weight)):
         return _Kept.apply(mu, cos, sin, length, weight, beta, v, y, normalizer)
-    return _Streamed.apply(mu, cos, sin, length, weight, beta, v, y, normalizer, chunk or len(weight), shard)
+    return _Chunked.apply(mu, cos, sin, length, weight, beta, v, y, normalizer, chunk or len(weight), shard)
 
 
 def _sides(draws: int, pairs: int, like: Tensor) -> Float[Tensor, "draws pairs"]:
@@ -289,7 +289,7 @@ def _kept_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *others[:4], d_weight, others[4], None, None, None
 
 
-class _Streamed(torch.autograd.Function):
+class _Chunked(torch.autograd.Function):
     """A chunk of classes at a time; only log Σ_j of each draw is kept, the rest is computed again."""
 
     @staticmethod

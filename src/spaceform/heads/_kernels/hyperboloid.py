@@ -63,7 +63,7 @@ def signed_distances(
     u: Float[Tensor, "batch n"], w: Float[Tensor, "classes n"], s: Float[Tensor, " classes"]
 ) -> Float[Tensor, "batch classes"]:
     """s_j asinh⟨u, w_j⟩. Differentiable once."""
-    return _Logits.apply(u, w, s)
+    return _SignedDistances.apply(u, w, s)
 
 
 def distance_cross_entropy(
@@ -77,7 +77,7 @@ def distance_cross_entropy(
     chunk = chunk_size(len(u), len(w), class_chunk)
     if chunk == len(w):
         return F.cross_entropy(signed_distances(u, w, s), y, reduction="none")
-    return _Streamed.apply(u, w, s, y, chunk)
+    return _DistanceCrossEntropy.apply(u, w, s, y, chunk)
 
 
 def arsinh(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ def arsinh(x: Tensor) -> tuple[Tensor, Tensor]:
     return x2.div_(root + 1).add_(x.abs()).log1p_().copysign_(x), root
 
 
-class _Logits(torch.autograd.Function):
+class _SignedDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, u: Tensor, w: Tensor, s: Tensor) -> Tensor:
         asinh, root = arsinh(u @ w.T)
@@ -103,7 +103,7 @@ class _Logits(torch.autograd.Function):
             return g @ w, g.T @ u, (d_logits * asinh).sum(0)
 
 
-class _Streamed(torch.autograd.Function):
+class _DistanceCrossEntropy(torch.autograd.Function):
     """Cross entropy, `chunk` classes at a time; the backward pass computes each chunk again."""
 
     @staticmethod
