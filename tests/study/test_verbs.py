@@ -13,6 +13,7 @@ from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import Failure, StudyFolder
 from spaceform.study.place import Event, Watcher, accelerator, perform, spare_workers, unwatched
 from spaceform.study.processes import Processes
+from spaceform.study.search import SearchError
 from spaceform.verbs.source import find
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
@@ -220,3 +221,19 @@ def test_the_paper_is_repeated_by_name(tmp_path, monkeypatch):
     )
     assert study.recipes["hyperbolic"].head.options["init"] == "torch"
     assert study.recipes["hyperbolic"].schedule.patience == 16
+
+
+@pytest.mark.slow
+def test_a_search_leaves_what_was_set_as_it_is(tmp_path):
+    fixed = {"net.dim": 5, "net.hidden": [8], "optim.lr": 0.004, "optim.epochs": 2}
+    asked = {"seeds": 1, "search": 4, "out": tmp_path / "s"}
+    found = spaceform.compare(arrays(), "cosine", settings=fixed, on=Processes(1), **asked)
+    recipe = found.recipes["cosine"]
+    assert (recipe.net.dim, tuple(recipe.net.hidden), recipe.optim.lr) == (5, (8,), 0.004)
+    tried = found.trials
+    assert all(net["dim"] == 5 and net["projected"] for net in tried["net"])
+    assert all(optim["lr"] == 0.004 for optim in tried["optim"])
+    assert tried["candidate"].nunique() > 1  # the rest is searched
+    other = {**fixed, "net.dim": 6}
+    with pytest.raises(SearchError, match="holds a search of other data or settings"):
+        spaceform.compare(arrays(), "cosine", settings=other, on=Processes(1), **asked)

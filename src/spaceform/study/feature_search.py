@@ -19,9 +19,9 @@ from spaceform.engine import search as search_candidates
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import counted
 from spaceform.run import files
-from spaceform.run.fit import affordable, engine_parts, with_candidate
+from spaceform.run.fit import affordable, candidate_of, engine_parts, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material
-from spaceform.run.recipe import Recipe, RecipeError, load
+from spaceform.run.recipe import Recipe, RecipeError, load, replace
 from spaceform.study.folder import Job
 from spaceform.study.place import Event
 from spaceform.study.processes import Errand, Processes
@@ -36,6 +36,7 @@ class AboutSearch(TypedDict):
     data: Fingerprint
     rows: NotRequired[int]
     of_rows: NotRequired[int]
+    fixed: NotRequired[dict[str, Any]]
 
 
 class TriedRecipe(TypedDict):
@@ -58,6 +59,7 @@ def search_features(
     folder: Path,
     *,
     trials: int,
+    settings: Mapping[str, Any] | None = None,
     seconds: float | None = None,
     on: Processes,
     beside: Sequence[Errand] = (),
@@ -65,11 +67,12 @@ def search_features(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; a head that never trained is left out.
 
-    `seconds` bounds the time of each head. `beside` is done by the same processes; if it fails, that is said.
-    The caller holds the folder's lock.
+    What `settings` fix, as {"net.dim": 32}, all candidates have, and the rest is searched. `seconds` bounds
+    the time of each head. `beside` is done by the same processes; if it fails, that is said. The caller
+    holds the folder's lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    work = partial(search_one, trials=trials, seconds=seconds)
+    work = partial(search_one, trials=trials, settings=dict(settings or {}), seconds=seconds)
     slow: list[Errand] = []
     quick: list[Errand] = []
     for head, recipe in found.items():
@@ -106,6 +109,7 @@ def search_one(
     datasets: dict[Any, Any],
     *,
     trials: int,
+    settings: Mapping[str, Any],
     seconds: float | None,
     workers: int = 0,  # noqa: ARG001 (there is nothing to decode)
 ) -> None:
@@ -116,9 +120,11 @@ def search_one(
         datasets[key] = load_data(recipe)
     parts = material(recipe, datasets[key])
     features, classes, most = parts.input_shape[0], len(parts.classes), affordable(parts)
-    candidates = space(head, features, classes, len(parts.split.train), size=trials)
     recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
-    kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, trials, most))
+    candidates, fixed = space(head, features, classes, len(parts.split.train), size=trials), _fixed(settings)
+    if fixed:
+        candidates = list(dict.fromkeys(candidate_of(replace(recipe_of(one), fixed)) for one in candidates))
+    kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, len(candidates), most, fixed))
     outcome = search_candidates(
         head,
         candidates,
@@ -207,9 +213,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     )
 
 
-def _about(recipe: Recipe, parts: Material, trials: int, most: int | None) -> dict[str, Any]:
-    rows = {} if most is None else {"rows": most, "of_rows": len(parts.split.train)}
-    return {"head": recipe.head.name, "candidates": trials, "data": parts.fingerprint, **rows}
+def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that are of a net, rates or options; a number of coordinates asks for these."""
+    fixed = {key: value for key, value in settings.items() if key.split(".")[0] in ("net", "optim", "head")}
+    return fixed | ({"net.projected": True} if "net.dim" in fixed else {})
+
+
+def _about(
+    recipe: Recipe, parts: Material, candidates: int, most: int | None, fixed: Mapping[str, Any]
+) -> dict[str, Any]:
+    about = {"head": recipe.head.name, "candidates": candidates, "data": parts.fingerprint}
+    about |= {} if most is None else {"rows": most, "of_rows": len(parts.split.train)}
+    return about | ({"fixed": dict(fixed)} if fixed else {})
 
 
 def _said(trials: Sequence[Trial], about: Mapping[str, Any]) -> str:

@@ -124,6 +124,7 @@ def compare(
                 found,
                 folder / "search",
                 trials,
+                settings=settings,
                 seconds=limit,
                 beside=beside,
                 on=here,
@@ -368,6 +369,7 @@ def _search(
     *,
     on: Processes,
     say: Say,
+    settings: Mapping[str, Any] | None = None,
     seconds: float | None = None,
     beside: Sequence[Errand] = (),
     **how: Any,
@@ -377,7 +379,16 @@ def _search(
     Heads on features are searched by their engine, for at most so many seconds each; others by Optuna.
     """
     if _by_engine(found):
-        return search_features(found, folder, trials=trials, seconds=seconds, on=on, beside=beside, say=say)
+        return search_features(
+            found,
+            folder,
+            trials=trials,
+            settings=settings,
+            seconds=seconds,
+            on=on,
+            beside=beside,
+            say=say,
+        )
     from spaceform.study.search import search_head
 
     best, sentences = {}, {}
