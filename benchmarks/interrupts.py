@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STOPPED = "error: stopped; the same command goes on from the last checkpoint"
+STOPPED = "error: stopped; the same command goes on with what is done"
 SHORT = ["--set", "budget.epochs=10", "--set", "budget.episodes=10"]
 COMMANDS = {
     "compare": "report:",

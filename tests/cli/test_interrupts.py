@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc"),
 ]
 
-STOPPED = "error: stopped; the same command goes on from the last checkpoint\n"
+STOPPED = "error: stopped; the same command goes on with what is done\n"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 

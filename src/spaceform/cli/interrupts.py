@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-STOPPED = "stopped; the same command goes on from the last checkpoint"
+STOPPED = "stopped; the same command goes on with what is done"
 _PATIENCE = 10  # seconds that stopping processes and closing files may take
 _SHOW_CURSOR = "\x1b[?25h"  # a live table hides it
 
