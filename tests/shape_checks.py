@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any
+from typing import Any, ForwardRef, get_args
 
 import jaxtyping
 from beartype import beartype
@@ -42,11 +42,15 @@ def checked(thing: Any = None, *, typechecker: Any = beartype) -> Any:
     return _function(thing, typechecker)
 
 
+def _has_name(hint: Any) -> bool:
+    return isinstance(hint, str | ForwardRef) or any(map(_has_name, get_args(hint)))
+
+
 def _function(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
     later = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     hints = list(function.__annotations__.values())
     by_argument = "{" in str(hints)  # "{self.num_classes} dim"
-    by_name = any(isinstance(hint, str) for hint in hints)  # of a class that may not be imported
+    by_name = any(map(_has_name, hints))  # of a class that may not be imported
     if by_argument or by_name or any(kind(function) for kind in later):
         return jaxtyped(function, typechecker=typechecker)
     guarded = beartype(function)

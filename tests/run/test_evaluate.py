@@ -95,7 +95,7 @@ def test_device_and_workers_reach_the_loader(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measuring.data, "evaluation_batches", recorded)
     evaluate(run, device="cpu", workers=3)
-    assert asked == [(CPU, 3)] * 2
+    assert asked == [(CPU, 3)] * 3
     assert Run.load(tmp_path / "run").device == CPU
 
 

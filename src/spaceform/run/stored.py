@@ -48,7 +48,7 @@ class Result(TypedDict):
     digests: Digests
 
 
-Figures = dict[str, float | None]
+Figures = dict[str, int | float | None]
 """By name; None where a figure does not exist, such as the AUROC of predictions that are all right."""
 
 
@@ -78,7 +78,7 @@ class Metrics(TypedDict):
     direction: NotRequired[Figures]
     few_shot: NotRequired[Figures]
     verification: NotRequired[Figures]
-    numbers: NotRequired[dict[str, float]]
+    numbers: NotRequired[dict[str, int | float]]
 
 
 @with_config(ConfigDict(extra="allow"))
