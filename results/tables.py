@@ -67,8 +67,10 @@ class Table(NamedTuple):
 
 
 def labels(study: str) -> list[str]:
-    """The rows of a study, in the order of its plan."""
-    return list(dict.fromkeys(run.label for run in load(study).runs))
+    """The rows of a study: heads in their own order, whatever else in that of the plan."""
+    order = list(HEADS)
+    found = dict.fromkeys(run.label for run in load(study).runs)
+    return sorted(found, key=lambda label: order.index(label) if label in order else len(order))
 
 
 def _heads(columns: tuple[Column, ...]) -> Table:
@@ -163,7 +165,7 @@ TABLES: Mapping[str, Table] = {
             Column("fashion-mnist", CHOSEN, "calibrated", 1),
         )
     ),
-    "retrieval": _retrieval((CUB[1]._replace(title="mAP@R by the cosine, %"), CUB[2]), ("head", "geometry")),
+    "retrieval": _retrieval(CUB, ("head", "geometry")),
     "mnist": _main("mnist", paper=True),
     "fashion-mnist": _main("fashion-mnist", paper=True),
     "cifar10-residual": _main("cifar10-residual", paper=False),
