@@ -100,7 +100,8 @@ def space(
     ]
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
-    fixed = {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
+    fixed = {name: value for name, value in _start(kind).items() if name not in choices}
+    fixed |= {"samples": 1} if "samples" in kind.options() else {}  # one draw trains as well as ten
     share, steps, fewest, most = _TABLE_SCHEDULE if table else _FEATURES_SCHEDULE
     batch = min(256, max(32, rows // share))
     epochs = min(most, max(fewest, round(steps * batch / rows)))
@@ -125,6 +126,11 @@ def space(
 def _declared(head: type[Head]) -> dict[str, Sequence[Any]]:
     """The options that a head declares for a search, each with the middle and the ends of its range."""
     return {name: _values(found) for name, found in head.searched.items()}
+
+
+def _start(head: type[Head]) -> Mapping[str, Any]:
+    """The options with which the head starts on features."""
+    return head.defaults["features"].options if "features" in head.defaults else {}
 
 
 def _values(found: Range) -> tuple[Any, ...]:

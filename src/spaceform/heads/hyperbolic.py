@@ -292,13 +292,7 @@ class HyperbolicHead(DeterministicHead):
     """
 
     name, title = "hyperbolic", "Hyperbolic"
-    searched = MappingProxyType(
-        {
-            "curvature": LogUniform(1e-6, 1e-2),
-            "clip": Choice((None, 10.0, 30.0)),
-            "scale": Choice((1.0, 4.0)),
-        }
-    )
+    searched = MappingProxyType({"curvature": LogUniform(1e-6, 1e-2), "clip": Choice((None, 10.0, 30.0))})
     defaults = MappingProxyType(
         {
             "features": Start(lr=0.03, weight_decay=5e-3, options={"curvature": 1e-4, "scale": 1.0}),
