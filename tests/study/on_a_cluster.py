@@ -58,6 +58,19 @@ def test_where_no_cluster_answers_it_says_how_to_start_one(address, tmp_path, mo
         Ray(address).finish(study)
 
 
+def test_a_cluster_that_died_is_not_waited_for(tmp_path, monkeypatch):
+    """Ray keeps the address; it would try for minutes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+    study = StudyFolder.plan(tmp_path / "s", [job(0, 1)])
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match="ray start --head"):
+        Ray("auto").finish(study)
+    assert time.monotonic() - began < 60
+
+
 @pytest.fixture(scope="module")
 def cluster():
     from ray.cluster_utils import Cluster

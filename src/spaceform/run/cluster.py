@@ -5,13 +5,16 @@ twice is taken once. So no row is lost, and none is doubled.
 """
 
 import logging
+import os
 import pickle
 import signal
 import socket
+import tempfile
 import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
 import ray
@@ -58,7 +61,7 @@ class ActorWork(ABC):
 
 def connect(cluster: Cluster) -> None:
     """Join the cluster, if it is there and large enough for one actor."""
-    host, _, port = cluster.address.rpartition(":")
+    host, _, port = _last_known(cluster.address).rpartition(":")
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
@@ -80,6 +83,19 @@ def connect(cluster: Cluster) -> None:
             f"no host of the cluster has {cluster.cpus:g} CPUs and {cluster.gpus:g} GPUs; "
             "ask for less with --cpus and --gpus"
         )
+
+
+def _last_known(address: str) -> str:
+    """Where "auto" will look: Ray keeps the last address of this machine, also after the cluster has died."""
+    if address != "auto":
+        return address
+    if "RAY_ADDRESS" in os.environ:
+        return os.environ["RAY_ADDRESS"]
+    kept = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray" / "ray_current_cluster"
+    try:
+        return kept.read_text("utf-8").strip()
+    except OSError:
+        return address
 
 
 def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
