@@ -35,7 +35,7 @@ __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 _BLOCK = 1 << 22  # scores of a strip of queries
 _GROUP = 16  # items that share a maximum
 _TILE = 512  # queries of a strip whose inner products serve twice
-_KEPT = 7 << 27  # bytes of them that may wait for their second use
+_KEPT = 13 << 26  # bytes of them that may wait for their second use
 
 
 @final
