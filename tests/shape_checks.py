@@ -1,4 +1,4 @@
-"""The shapes in our signatures are checked: as `jaxtyping.jaxtyped` checks them, in a third of the time.
+"""The shapes in our signatures are checked: as `jaxtyping.jaxtyped` checks them, in less time.
 
 That binds the arguments of every call and checks them twice, which took half of the time of a test that
 trains. Here beartype checks the arguments and the result once each; names of sizes mean the same in both.
