@@ -186,7 +186,7 @@ def _rows(name: str, task: str, study: StudyFolder, runs: Sequence[JudgedRun]) -
         yield {**what, **spent, "predict_seconds": one.predict_seconds, **figures}
     for beside in read_references(study.folder):
         what = {"set": name, "task": task, "kind": "reference", "label": beside.title, "seed": 0}
-        yield {**what, "seconds": beside.seconds, **beside.figures}
+        yield {**what, "seconds": beside.seconds, **beside.measured}
 
 
 def _is_number(value: Any) -> bool:

@@ -34,9 +34,9 @@ def summary(folder: Path) -> tuple[str, dict[str, Any]]:
         for label, own in table.groupby("label", sort=False)
     }
     references = {
-        one.title: {name: one.figures[column] for name, column in FIGURES.items()}
+        one.title: {name: one.measured[column] for name, column in FIGURES.items()}
         for one in read_references(folder)
-        if one.figures.get("accuracy") is not None
+        if one.measured.get("accuracy") is not None
     }
     assert not isinstance(data.inputs, tuple)
     advice = study.advice

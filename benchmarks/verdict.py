@@ -64,7 +64,7 @@ class Calls:
         noise = np.random.default_rng(1).standard_normal(draws.shape)
         measured = draws + noise * np.sqrt(known.seed_variance / fresh) if fresh else draws
         pairs = list(combinations(range(len(known.labels)), 2))
-        figures = [series[label].figures for label in known.labels]
+        figures = [series[label].means for label in known.labels]
         true = [goal.sign * truth[label] for label in known.labels]
         for (a, b), p in zip(pairs, holm([welch(figures[a], figures[b]) for a, b in pairs]), strict=True):
             better = float((measured[:, a] > measured[:, b]).mean())
@@ -326,14 +326,14 @@ def figures(folder: Path) -> dict[str, Any]:
         if path.exists():
             metrics = json.loads(path.read_text("utf-8"))
             task = metrics["task"]
-            found.setdefault(job["label"], {})[job["recipe"]["seed"]] = ItemOutputs(figures=_flat(metrics))
+            found.setdefault(job["label"], {})[job["recipe"]["seed"]] = ItemOutputs(measured=_flat(metrics))
     evidence = evidence_from(found, goals=GOALS[task])
     verdict = decide(evidence)
     out: dict[str, Any] = {}
     for one in verdict.goals:
         pairs = list(combinations([s.label for s in one.standings], 2))
         series = evidence.series[one.goal.column]
-        p = holm([welch(series[a].figures, series[b].figures) for a, b in pairs])
+        p = holm([welch(series[a].means, series[b].means) for a, b in pairs])
         out[one.goal.column] = {
             "pairs": len(pairs),
             "ours": sum(one.pairs[pair].sure for pair in pairs),

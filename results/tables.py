@@ -278,7 +278,7 @@ def _best(study: str, metric: str) -> set[str]:
     found = results(study).dropna(subset=[metric])
     runs = {
         label: {
-            int(seed): ItemOutputs(figures={metric: float(v)})
+            int(seed): ItemOutputs(measured={metric: float(v)})
             for seed, v in zip(own["seed"], own[metric], strict=True)
         }
         for label, own in found.groupby("label", sort=False)

@@ -62,7 +62,7 @@ def test_debiased_agrees_with_loops_and_removes_the_bias(binning):
     for p, y in (data(173, 5), *adversarial().values()):
         ours = calibration_error(p, y, 15, binning, "l2", debias=True).item()
         assert ours == pytest.approx(slow(p, y, 15, binning, "l2", True), abs=1e-9)
-    # A calibrated model: the plain figure stays near √(15/N)/2, the debiased square averages to nothing.
+    # A calibrated model: the plain value stays near √(15/N)/2, the debiased square averages to nothing.
     plain, debiased = [], []
     for seed in range(40):
         g = torch.Generator().manual_seed(seed)

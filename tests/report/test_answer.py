@@ -40,7 +40,7 @@ def write_reference(study: Path, name: str, title: str, p: np.ndarray, labels: n
         "nll": float(metrics.nll(np.log(p), labels)),
         "calibration_error_l2": float(metrics.calibration_error(p, labels)),
     }
-    about = {"title": title, "figures": figures, "setting": {}, "seconds": 2.5}
+    about = {"title": title, "measured": figures, "setting": {}, "seconds": 2.5}
     (study / FOLDER).mkdir()
     np.savez(
         study / FOLDER / f"{name}.npz",
@@ -133,7 +133,7 @@ def test_the_picture_has_a_panel_for_each_goal_with_heads_above_references(conte
 
 
 def test_without_a_finished_run_the_picture_says_so(contents) -> None:
-    assert intervals(contents.parts[0].group, None).missing == "No goal has a figure yet."
+    assert intervals(contents.parts[0].group, None).missing == "No goal has a value yet."
 
 
 def test_the_weights_on_the_page_are_those_of_the_recommendation(contents, page) -> None:

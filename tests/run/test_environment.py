@@ -1,4 +1,4 @@
-"""What a figure was made with: commands that can be typed again, and the commit of the project alone."""
+"""What a value was made with: commands that can be typed again, and the commit of the project alone."""
 
 import subprocess
 

@@ -42,5 +42,5 @@ def test_short_run(name, head, real_data, tmp_path):  # noqa: ARG001 (skips wher
     dataset = every_tenth(name) if some else None
     found = evaluate(train(recipe, tmp_path / "run", dataset=dataset), dataset=dataset)
     assert found["items"] > (50 if name == "cub200" else 1_000 if some else 9_000)
-    figure = found["map_at_r"] if name == "cub200" else found["accuracy"]
-    assert 0.0 < figure <= 1.0
+    value = found["map_at_r"] if name == "cub200" else found["accuracy"]
+    assert 0.0 < value <= 1.0

@@ -13,9 +13,9 @@ import spaceform as sf
 from spaceform import data, metrics
 from spaceform.data.stored_rows import StoredRows
 from spaceform.run import evaluate as measuring
-from spaceform.run.figures import Tally, quality, some_classes, some_items
 from spaceform.run.fit import affordable
 from spaceform.run.material import material
+from spaceform.run.quality import Tally, quality, some_classes, some_items
 from spaceform.run.train import train
 from spaceform.study.plan import Conditions, recipes
 
@@ -91,7 +91,7 @@ def test_compare_says_which_head_and_has_references(folder, tmp_path, monkeypatc
         about = json.loads(str(kept["about"]))
         assert len(kept["labels"]) == 1200
     assert about["setting"]["rows"] == 2000
-    assert about["figures"]["accuracy"] > 0.9
+    assert about["measured"]["accuracy"] > 0.9
 
 
 def test_retrieval_from_the_disk_is_that_from_memory(tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ def _arrays(**arrays: Any) -> Callable[[Path], None]:
     return lambda path: np.savez(path, **arrays)
 
 
-_ABOUT = json.dumps({"title": "k nearest neighbours", "figures": {}, "setting": {}, "seconds": 1.0})
+_ABOUT = json.dumps({"title": "k nearest neighbours", "measured": {}, "setting": {}, "seconds": 1.0})
 _SEARCH = r"(?s)search/cosine.jsonl cannot be read \(.*\); .*the same command searches this head again"
 _REFERENCE = r"references/neighbours.npz cannot be read \(.*\); remove it: the same .* makes it again"
 _METRICS = r"runs/cosine-seed0/metrics.json cannot be read \(.*\); `spaceform evaluate .*` writes it again"

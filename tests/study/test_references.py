@@ -29,7 +29,7 @@ def test_references_are_calibrated_as_heads_are(recipe, tmp_path):
     assert sorted(path.stem for path in (tmp_path / FOLDER).iterdir()) == sorted(found)
     for name in ("logistic", "neighbours"):
         one = found[name]
-        before, after = one.figures["nll"], one.figures["calibrated.chosen.nll"]
+        before, after = one.measured["nll"], one.measured["calibrated.chosen.nll"]
         assert before is not None
         assert after is not None
         assert after < 1.01 * before
@@ -37,5 +37,5 @@ def test_references_are_calibrated_as_heads_are(recipe, tmp_path):
         assert one.outputs.probabilities is not None
         p = one.outputs.chosen[np.arange(len(one.outputs.chosen)), one.outputs.labels]
         assert abs(-np.log(p).mean() - after) < 1e-3
-    better = found["neighbours"].figures
+    better = found["neighbours"].measured
     assert better["calibrated.chosen.nll"] != better["nll"]

@@ -1,4 +1,4 @@
-"""The table of results: figures, what the verdict marks, references, and what is said below."""
+"""The table of results: values, what the verdict marks, references, and what is said below."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_references_stand_below_and_are_never_marked():
     beside = {"LogisticRegression": {"accuracy": 0.95}, "the features": {"retrieval.map_at_r": 0.4}}
     shown = results(found, Findings({"accuracy": {"vmf", "LogisticRegression"}}, beside))
     assert shown.heads == ("vmf", "cosine")
-    assert shown.references == ("LogisticRegression",)  # the other has no figure in any column
+    assert shown.references == ("LogisticRegression",)  # the other has no value in any column
     row = shown.row("LogisticRegression", ACCURACY)
     assert (row.mean, row.sem, row.marked) == (0.95, None, False)
     assert "The last row is no head." in " ".join(shown.footnote)
@@ -109,9 +109,9 @@ def test_no_figure_is_broken_in_a_narrow_terminal(width, monkeypatch, capsys):
     said = capsys.readouterr().out
     columns = measures(pd.DataFrame(rows))
     percents = sum(m.percent for m in columns)
-    figures = ["60.00 ± 5.77", "0.600 ± 0.058"]
+    values = ["60.00 ± 5.77", "0.600 ± 0.058"]
     table_part = said[: said.index("Mean ±")]
-    assert [table_part.count(figure) for figure in figures] == [2 * percents, 2 * (len(columns) - percents)]
+    assert [table_part.count(value) for value in values] == [2 * percents, 2 * (len(columns) - percents)]
     plain = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", table_part).splitlines() if line]
     assert max(map(len, plain)) <= width
     if width == 80:

@@ -241,7 +241,7 @@ def _title(measure: summary.Measure) -> list[str]:
 def _parts(
     columns: Sequence[summary.Measure], widths: dict[summary.Measure, int], room: int
 ) -> list[list[summary.Measure]]:
-    """Columns that stand side by side, in parts of about a size: no figure is ever broken."""
+    """Columns that stand side by side, in parts of about a size: no value is ever broken."""
     for count in range(1, len(columns)):
         size = ceil(len(columns) / count)
         parts = [list(columns[i : i + size]) for i in range(0, len(columns), size)]

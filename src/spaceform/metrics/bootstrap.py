@@ -1,4 +1,4 @@
-"""How sure is a figure? Bootstrap intervals of any metric over the examples."""
+"""How sure is a value? Bootstrap intervals of any metric over the examples."""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _BLOCK = 1 << 21  # counts held at a time
 
 
 class Interval(NamedTuple):
-    """A figure, its interval, and its standard error."""
+    """A value, its interval, and its standard error."""
 
     estimate: float
     low: float

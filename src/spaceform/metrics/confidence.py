@@ -1,6 +1,6 @@
 """Does a score know when the model is wrong? AUROC, risk against coverage, out-of-distribution detection.
 
-Higher scores mean more confident. Equal scores are never ordered: every figure is the mean over all orders
+Higher scores mean more confident. Equal scores are never ordered: every value is the mean over all orders
 of the ties, so it does not depend on the order of the examples.
 """
 

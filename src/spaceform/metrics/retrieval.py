@@ -6,7 +6,7 @@ j-th best relevant item:
     AP@R = (1/R) Σⱼ [rankⱼ ≤ R] j/rankⱼ,   R-precision = (1/R) Σⱼ [rankⱼ ≤ R],   Recall@k = [rank₁ ≤ k].
 
 Ties count against the query: rankⱼ = j + the number of other items at least as near. An embedding collapsed
-to a point therefore scores 0, and no figure depends on the order of the examples. Similarities that agree
+to a point therefore scores 0, and no value depends on the order of the examples. Similarities that agree
 to within the rounding of the inner product (4 ε ‖f‖‖f'‖) are ties.
 
 A query without a relevant item (a class of one member; a class the gallery lacks) has no AP: it is NaN per
@@ -41,7 +41,7 @@ _KEPT = 13 << 26  # bytes of them that may wait for their second use
 @final
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """Means over the queries that have a relevant item, and the figures of each query behind them."""
+    """Means over the queries that have a relevant item, and the values of each query behind them."""
 
     map_at_r: float
     r_precision: float
@@ -115,7 +115,7 @@ def expected_retrieval(
     """Mean over sampled copies of all embeddings, E[mAP@R(z₁…z_N)], as the paper evaluates vMF.
 
     `samples` is (draws, N, dim), or any iterable of (N, dim): a generator of draws never holds two. The
-    figures of each query are means over the draws, `first_rank` too.
+    values of each query are means over the draws, `first_rank` too.
     """
     draws = [retrieval(z, y, geometry, k=k) for z in samples]
     if not draws:

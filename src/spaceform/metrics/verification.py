@@ -2,7 +2,7 @@
 
 `score` is one number for each pair, higher for more alike; `same` says whether the pair shares a class. A
 pair is accepted where score ≥ threshold. A false accept is an accepted pair of two classes, a false reject a
-rejected pair of one class. Equal scores have one threshold, so no figure depends on the order of the pairs.
+rejected pair of one class. Equal scores have one threshold, so no value depends on the order of the pairs.
 """
 
 import math

@@ -23,9 +23,7 @@ def answer(part: DataSetPart) -> list[str]:
     """The recommendation over all goals, the first sentence being the choice."""
     if part.advice is None:
         return ["no run has finished yet."]
-    return part.advice.overall(display) or [
-        "no goal has a figure of every head: there is no choice over all."
-    ]
+    return part.advice.overall(display) or ["no goal has a value of every head: there is no choice over all."]
 
 
 def cards(part: DataSetPart) -> list[dict[str, Any]]:

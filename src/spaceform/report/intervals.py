@@ -17,14 +17,14 @@ _ROW, _AROUND = 0.27, 0.75
 
 
 def intervals(group: Group, advice: Advice | None) -> Figure:
-    """One panel for each goal that counts and has a figure; saved together, shown one at a time."""
+    """One panel for each goal that counts and has a value; saved together, shown one at a time."""
     verdicts = judged(advice)
     heads = {record.label: record.head for record in group.records}
     most = max((len(one.standings) + len(one.references) for one in verdicts), default=1)
     return Figure(
         f"{group.key}-answer",
         "How the heads compare",
-        "A point is what a head reached, with the 95 % interval of its true figure: for other seeds and "
+        "A point is what a head reached, with the 95 % interval of its true value: for other seeds and "
         "other test items. The choice is in bold. Shaded: so close to the best that it makes no difference "
         "in practice. Heads are compared on the same items, so a difference between two of them is known "
         "better than their intervals suggest. An arrow: far behind."
@@ -35,7 +35,7 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
         4.4,
         _AROUND + _ROW * most,
         2,
-        missing="" if verdicts else "No goal has a figure yet.",
+        missing="" if verdicts else "No goal has a value yet.",
     )
 
 

@@ -21,7 +21,7 @@ _ROW, _AROUND = 0.3, 0.75
 def figure(group: Group, found: Sequence[Tried]) -> Figure:
     """Every candidate as a point, a row for each head."""
     found = ordered(found)
-    what = found[0].figure if found else ""
+    what = found[0].measure if found else ""
     return Figure(
         f"{group.key}-search",
         "What the search tried",
@@ -40,7 +40,7 @@ def table(group: Group, found: Sequence[Tried]) -> Table | None:
     found = ordered(found)
     if not found:
         return None
-    what = found[0].figure
+    what = found[0].measure
     better = "lower" if what == "NLL" else "higher"
     lines = []
     for one in found:
@@ -79,7 +79,7 @@ def told(found: Sequence[Tried]) -> str:
     if len(known) < 2:
         return ""
     least, most = min(known, key=lambda one: one.loss), max(known, key=lambda one: one.loss)
-    unit = "NLL" if least.figure == "NLL" else "points"
+    unit = "NLL" if least.measure == "NLL" else "points"
     return (
         f"Least sensitive to its rates: {display(least.head)}, whose middle candidate is "
         f"{_text(least, least.loss)} {unit} behind its best. Most sensitive: {display(most.head)} "
@@ -98,7 +98,7 @@ def _number(one: Tried, value: float) -> float | None:
 
 
 def _text(one: Tried, value: float) -> str:
-    return f"{value:.3f}" if one.figure == "NLL" else f"{100 * value:.2f}"
+    return f"{value:.3f}" if one.measure == "NLL" else f"{100 * value:.2f}"
 
 
 def _said(found: Sequence[Tried]) -> str:
@@ -122,14 +122,14 @@ def _strips(found: Sequence[Tried]) -> Draw:
         names = [display(one.head) + (f" ({one.diverged} diverged)" if one.diverged else "") for one in found]
         axes.set_yticks(range(len(found), 0, -1), names)
         every = np.concatenate([one.scores for one in found])
-        if found[0].figure == "NLL":
+        if found[0].measure == "NLL":
             low, high = float(every.min()), float(np.quantile(every, 0.97))
             axes.xaxis.set_major_locator(MaxNLocator(5))
             axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low) or low + 0.01)
         else:
             share(axes.xaxis)
-        better = "less" if found[0].figure == "NLL" else "more"
-        axes.set(ylim=(0.4, len(found) + 0.6), xlabel=f"validation {found[0].figure} ({better} is better)")
+        better = "less" if found[0].measure == "NLL" else "more"
+        axes.set(ylim=(0.4, len(found) + 0.6), xlabel=f"validation {found[0].measure} ({better} is better)")
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
 

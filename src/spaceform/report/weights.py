@@ -15,7 +15,7 @@ from spaceform.study.verdict.words import amount
 
 
 def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[str, Any] | None:
-    """The goals that every head has a figure for, their weights, and the expected loss of each head in them.
+    """The goals that every head has a value for, their weights, and the expected loss of each head in them.
 
     None where there is nothing to choose between. `heads` has the head of each label.
     """

@@ -1,4 +1,4 @@
-"""Versions, hardware, commit and command: what a figure was made with."""
+"""Versions, hardware, commit and command: what a value was made with."""
 
 import os
 import platform

@@ -23,7 +23,6 @@ from spaceform.metrics.retrieval import Retrieval, expected_retrieval
 from spaceform.metrics.retrieval import retrieval as search
 from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
-from spaceform.run.figures import Tally, number, some_classes, some_items
 from spaceform.run.finished import Run
 from spaceform.run.fit import WATCHED, held_out, is_for_features, judge_of
 from spaceform.run.held_out import FITTED_TO, HeldOut
@@ -31,6 +30,7 @@ from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs
 from spaceform.run.predictor import Predictor, blocks
+from spaceform.run.quality import Tally, number, some_classes, some_items
 from spaceform.run.recipe import RecipeError
 
 Compared = Literal["sampled", "direction"]
@@ -46,7 +46,7 @@ _WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the class
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
 _KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
 """Test items whose predictions `outputs.npz` has: at most so many, fewer of wide features or many classes,
-so that it has about so many numbers. Figures are of all items.
+so that it has about so many numbers. Values are of all items.
 """
 _RETRIEVED, _VALIDATED = 64_000, 20_000  # most test and validation items of whole classes, for retrieval
 
@@ -159,7 +159,7 @@ def _classification(
     of_items = {name: torch.cat([part[name] for part in outputs]) for name in outputs[0]}
     correct, sure, z = tally.right, torch.cat(confidences), of_items["embeddings"].to(run.device)
     own_search = _own_retrieval(head, *_some(z, y[kept]), "sampled", k=(1,), seed=seed, copies=_FEW_COPIES)
-    figures: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "items": len(y),
         "validation_score": run.result["score"],
         **tally.quality,
@@ -172,7 +172,7 @@ def _classification(
         "calibrated": {name: found.quality for name, found in tallies.items()},
     }
     if len(z) < len(y):
-        figures["outputs"] = len(z)
+        measured["outputs"] = len(z)
     arrays = {
         **of_items,
         "labels": y[kept],
@@ -181,7 +181,7 @@ def _classification(
         **_by_query(own_search),
     }
     files.write_json(run.path / calibration.CALIBRATORS_FILE, fitted.to_json())
-    return figures, {name: _array(value) for name, value in arrays.items()}
+    return measured, {name: _array(value) for name, value in arrays.items()}
 
 
 def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, HeldOut]:

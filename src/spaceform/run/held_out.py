@@ -1,9 +1,9 @@
 """What a run says of items that it did not train on, kept for promises about new ones: sets, "unknown".
 
-The figures are those of the model as trained. A calibrator is fitted to these very items, so what it says of
+The values are those of the model as trained. A calibrator is fitted to these very items, so what it says of
 them is better than what it says of new ones, and a promise made by it would be too bold.
 
-A run on features trains on all of its rows in the end. Its held-out figures are those of the models of its
+A run on features trains on all of its rows in the end. Its held-out values are those of the models of its
 rehearsal, which saw fewer rows, so its promises are approximate. On noisy digits with 720 such rows and the
 cosine head, sets for 80, 90 and 95 % held the truth of 82, 91 and 95 % of new items. For "unknown", each of
 those models has a score of its own; the score of the run takes their weights and thresholds.

@@ -20,12 +20,12 @@ from spaceform import data
 from spaceform.run import stored
 from spaceform.run.evaluate import validation_score
 from spaceform.run.failures import Diverged
-from spaceform.run.figures import some_items
 from spaceform.run.loggers import make_logger
 from spaceform.run.material import Material
 from spaceform.run.model import Model, build_model
 from spaceform.run.optim import parameter_groups
 from spaceform.run.progress import Listener
+from spaceform.run.quality import some_items
 from spaceform.run.recipe import Recipe
 from spaceform.run.split_head import (
     own_part,

@@ -48,8 +48,8 @@ class Result(TypedDict):
     digests: Digests
 
 
-Figures = dict[str, int | float | None]
-"""By name; None where a figure does not exist, such as the AUROC of predictions that are all right."""
+Measured = dict[str, int | float | None]
+"""By name; None where a value does not exist, such as the AUROC of predictions that are all right."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -71,13 +71,13 @@ class Metrics(TypedDict):
     map_at_r: NotRequired[float | None]
     recall_at_1: NotRequired[float | None]
     calibrator: NotRequired[str]
-    calibrated: NotRequired[dict[str, Figures]]
-    retrieval: NotRequired[Figures]
-    cosine: NotRequired[Figures]
-    sampled: NotRequired[Figures]
-    direction: NotRequired[Figures]
-    few_shot: NotRequired[Figures]
-    verification: NotRequired[Figures]
+    calibrated: NotRequired[dict[str, Measured]]
+    retrieval: NotRequired[Measured]
+    cosine: NotRequired[Measured]
+    sampled: NotRequired[Measured]
+    direction: NotRequired[Measured]
+    few_shot: NotRequired[Measured]
+    verification: NotRequired[Measured]
     numbers: NotRequired[dict[str, int | float]]
 
 

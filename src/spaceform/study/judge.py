@@ -47,7 +47,7 @@ class Advice:
         judged = self.verdict.goals if len(self.verdict.labels) > 1 else ()
         return Findings(
             {one.goal.column: self.leading(one.goal.column) for one in judged},
-            {one.title: one.figures for one in self.references},
+            {one.title: one.measured for one in self.references},
         )
 
     @property
@@ -205,7 +205,7 @@ def _complexity(name: str) -> int:
 
 
 def _outputs(run: JudgedRun) -> ItemOutputs:
-    figures = {
+    measured = {
         name: None if value is None else float(value)
         for name, value in flat_metrics(run.metrics).items()
         if value is None or isinstance(value, int | float)
@@ -213,9 +213,9 @@ def _outputs(run: JudgedRun) -> ItemOutputs:
     try:
         with np.load(run.folder / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-        return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), figures)
+        return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), measured)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        return ItemOutputs(figures=figures)  # without them the figures alone count
+        return ItemOutputs(measured=measured)  # without them the means alone count
 
 
 def next_step(advice: Advice) -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 from spaceform.study.summary import CLASSIFICATION_MEASURES, RETRIEVAL_MEASURES, Measure, standard_error
 
 SEEDS = 5
-"""Replications behind every figure of the paper."""
+"""Replications behind every value of the paper."""
 DDOF = 0
 """Of the standard deviations behind the paper's error bars; ours beside them are made alike."""
 EPOCHS = 1000

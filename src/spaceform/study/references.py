@@ -27,9 +27,9 @@ from spaceform.engine import reference
 from spaceform.engine.space import NARROW
 from spaceform.run import files
 from spaceform.run.evaluate import found_within_classes, kept_items
-from spaceform.run.figures import quality
 from spaceform.run.fit import affordable, engine_parts
 from spaceform.run.material import Material, load_data, material
+from spaceform.run.quality import quality
 from spaceform.run.recipe import Recipe, RecipeError
 from spaceform.study.folder import Job
 from spaceform.study.processes import Errand
@@ -52,7 +52,7 @@ class KeptReference:
 
     name: str
     title: str
-    figures: Mapping[str, float | None]
+    measured: Mapping[str, float | None]
     """By column of the results."""
     setting: Mapping[str, Any]
     """What was chosen on the validation split."""
@@ -65,7 +65,7 @@ class AboutReference(TypedDict):
     """What the file of a reference says beside its arrays."""
 
     title: str
-    figures: dict[str, float | None]
+    measured: dict[str, float | None]
     setting: dict[str, Any]
     seconds: float
     trials: NotRequired[int]
@@ -99,12 +99,12 @@ def make_reference(
         datasets[key] = load_data(recipe)
     parts = material(recipe, datasets[key])
     if job.name == "features":
-        arrays, figures, setting = _features(parts)
+        arrays, measured, setting = _features(parts)
     else:
-        arrays, figures, setting = _classifier(job.name, parts, trials)
+        arrays, measured, setting = _classifier(job.name, parts, trials)
     about: AboutReference = {
         "title": job.label,
-        "figures": figures,
+        "measured": measured,
         "setting": setting,
         "seconds": time.monotonic() - began,
         "trials": trials,
@@ -121,7 +121,7 @@ def read_references(folder: Path) -> list[KeptReference]:
 
 
 _Made = tuple[dict[str, Any], dict[str, float | None], dict[str, Any]]
-"""Arrays, figures, and what was chosen."""
+"""Arrays, what was measured, and what was chosen."""
 
 
 def _classifier(name: str, parts: Material, trials: int) -> _Made:
@@ -135,15 +135,15 @@ def _classifier(name: str, parts: Material, trials: int) -> _Made:
         held_log_p, torch.cat([part.held_out.y for part in held_out])
     )
     calibrated = calibrator(log_p)
-    figures, chosen = quality(log_p, y), quality(calibrated, y)
+    measured, chosen = quality(log_p, y), quality(calibrated, y)
     arrays = {
         "labels": y.numpy(),
         "probabilities": log_p.exp().float().numpy(),
         f"probabilities_{calibrator.name}": calibrated.exp().float().numpy(),
     }
-    after = {f"calibrated.chosen.{figure}": value for figure, value in chosen.items()}
+    after = {f"calibrated.chosen.{name}": value for name, value in chosen.items()}
     trained_on = {} if most is None else {"rows": most}
-    return arrays, {**figures, **after}, {**found.best.options, **trained_on}
+    return arrays, {**measured, **after}, {**found.best.options, **trained_on}
 
 
 def _features(parts: Material) -> _Made:
@@ -172,7 +172,7 @@ def _is_made(path: Path, trials: int) -> bool:
 def _read(path: Path) -> KeptReference:
     about, outputs = _content(path)
     return KeptReference(
-        path.stem, about["title"], about["figures"], about["setting"], about["seconds"], outputs
+        path.stem, about["title"], about["measured"], about["setting"], about["seconds"], outputs
     )
 
 
@@ -184,7 +184,7 @@ def _content(path: Path) -> tuple[AboutReference, ItemOutputs]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in kept.files}
         about: AboutReference = files.parsed(str(arrays.pop("about", "{}")), AboutReference)
-        return about, ItemOutputs.of(arrays, StructuredScaling.name, about["figures"])
+        return about, ItemOutputs.of(arrays, StructuredScaling.name, about["measured"])
     except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
         raise RecipeError(

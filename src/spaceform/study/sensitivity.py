@@ -27,7 +27,7 @@ class Tried:
     diverged: int
     chosen: float
     """What the chosen candidate reached, with the schedule that suited it."""
-    figure: str
+    measure: str
     """What a score is: `NLL`, or `accuracy`."""
     planned: int
     """Candidates that were to be tried; the minutes may have ended before."""
@@ -40,7 +40,7 @@ class Tried:
     @property
     def typical(self) -> float:
         """The score of the middle candidate; those that diverged are behind all others."""
-        worst = math.inf if self.figure == "NLL" else -math.inf
+        worst = math.inf if self.measure == "NLL" else -math.inf
         return median([*self.scores, *([worst] * self.diverged)])
 
     @property

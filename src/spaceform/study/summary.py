@@ -1,6 +1,6 @@
 """The table of a study's results: pure functions on one row for each run.
 
-A figure is the mean ± standard error over the seeds (standard deviation with ddof 1; of a single seed there
+A value is the mean ± standard error over the seeds (standard deviation with ddof 1; of a single seed there
 is none). What is bold comes from the verdict: in each column the head to choose, and the heads that are
 practically as good. References (what people would use instead of a head) stand below the heads and are never
 bold.
@@ -71,7 +71,7 @@ def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
 @final
 @dataclass(frozen=True)
 class Row:
-    """One label's figure in one measure."""
+    """One label's value in one measure."""
 
     label: str
     mean: float
@@ -105,12 +105,12 @@ class Results:
     heads: tuple[str, ...]
     references: tuple[str, ...]
     rows: Mapping[tuple[str, str], Row]
-    """By label and column; a figure that is missing has no row."""
+    """By label and column; a value that is missing has no row."""
     footnote: tuple[str, ...]
     """What a reader must know, a sentence each."""
 
     def row(self, label: str, measure: Measure) -> Row | None:
-        """A figure; None where it is missing."""
+        """A value; None where it is missing."""
         return self.rows.get((label, measure.column))
 
 
@@ -122,7 +122,7 @@ class Findings:
     leading: Mapping[str, Collection[str]] = field(default_factory=dict)
     """By column: the labels to mark."""
     references: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    """Figures of each reference, by column."""
+    """Values of each reference, by column."""
     notes: Sequence[str] = ()
     """Sentences of the study, such as how rates were searched."""
 
@@ -141,9 +141,9 @@ def results(table: pd.DataFrame, found: Findings = NOTHING) -> Results:
     for measure in shown:
         for row in summarize(table, measure, found.leading.get(measure.column, ())):
             rows[row.label, measure.column] = row
-        for label, figures in found.references.items():
-            if (figure := figures.get(measure.column)) is not None and math.isfinite(figure):
-                rows[label, measure.column] = Row(label, figure, None, 1)
+        for label, values in found.references.items():
+            if (value := values.get(measure.column)) is not None and math.isfinite(value):
+                rows[label, measure.column] = Row(label, value, None, 1)
     columns = {measure.column for measure in shown}
     references = tuple(label for label in found.references if any((label, c) in rows for c in columns))
     heads = tuple(dict.fromkeys(str(label) for label in table["label"])) if len(table) else ()

@@ -1,4 +1,4 @@
-"""Contributions have the figure as their mean and the figure's spread under resampling as their spread."""
+"""Contributions have the value as their mean and the value's spread under resampling as their spread."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def predictions(n: int, seed: int = 0, sharpness: float = 1.5):
 
 
 def resampled(metric, values, draws=2_000, seed=1):
-    """Standard deviations of a figure over resampled items: from multiplicities, and from contributions."""
+    """Standard deviations of a value over resampled items: from multiplicities, and from contributions."""
     n = len(values)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
     return float(np.std(metric(torch.from_numpy(counts)).numpy())), float(np.std(values) / np.sqrt(n))
@@ -31,15 +31,15 @@ def test_means_are_the_figures():
     right = contributions.right(p, y) > 0
     top = p.max(1)
     score = np.random.default_rng(2).random(1_000) + 0.2 * right
-    figures = [
+    pairs = [
         (contributions.right(p, y), metrics.accuracy(p, y)),
         (contributions.surprise(p, y), metrics.nll(torch.from_numpy(p).log(), torch.from_numpy(y))),
         (contributions.brier(p, y), metrics.brier(p, y)),
         (contributions.calibration_error(top, right), metrics.calibration_error(p, y)),
         (contributions.auroc(score, right), metrics.auroc(score, right)),
     ]
-    for values, figure in figures:
-        assert values.mean() == pytest.approx(float(figure), abs=1e-6)
+    for values, value in pairs:
+        assert values.mean() == pytest.approx(float(value), abs=1e-6)
 
 
 def test_calibration_error_with_ties_is_the_metric():

@@ -18,7 +18,7 @@ def outputs(right, seed=0, **more):
 
 def test_figures_are_in_the_goals_unit():
     found = evidence_from({"cosine": {0: outputs([1, 1, 0, 1]), 1: outputs([1, 1, 1, 1])}})
-    assert found.series["accuracy"]["cosine"].figures == pytest.approx([75.0, 100.0])
+    assert found.series["accuracy"]["cosine"].means == pytest.approx([75.0, 100.0])
     assert found.series["accuracy"]["cosine"].seeds == (0, 1)
     assert "retrieval.map_at_r" not in found.series  # nobody measured it
 
@@ -31,20 +31,20 @@ def test_a_run_without_mistakes_has_no_auroc_and_says_why():
 
 
 def test_contributions_move_to_the_figure_of_the_tables():
-    found = evidence_from({"cosine": {0: outputs([1, 0, 0, 1], figures={"nll": 3.0, "accuracy": None})}})
-    assert found.series["nll"]["cosine"].figures == pytest.approx([3.0])
+    found = evidence_from({"cosine": {0: outputs([1, 0, 0, 1], measured={"nll": 3.0, "accuracy": None})}})
+    assert found.series["nll"]["cosine"].means == pytest.approx([3.0])
     assert np.ptp(found.series["nll"]["cosine"].values) > 0
-    assert found.series["accuracy"]["cosine"].figures == pytest.approx([50.0])
+    assert found.series["accuracy"]["cosine"].means == pytest.approx([50.0])
 
 
 def test_figures_alone_are_evidence_too():
-    found = evidence_from({"vmf": {3: ItemOutputs(figures={"map_at_r": 0.25})}}, goals=RETRIEVAL_GOALS)
+    found = evidence_from({"vmf": {3: ItemOutputs(measured={"map_at_r": 0.25})}}, goals=RETRIEVAL_GOALS)
     assert found.series["map_at_r"]["vmf"].values.tolist() == [[25.0]]
     assert tuple(goal.column for goal in found.goals) == ("map_at_r",)
 
 
 def test_where_one_label_has_no_items_all_are_judged_by_figures():
-    runs = {"cosine": {0: outputs([1, 0, 1, 1])}, "vmf": {0: ItemOutputs(figures={"accuracy": 0.5})}}
+    runs = {"cosine": {0: outputs([1, 0, 1, 1])}, "vmf": {0: ItemOutputs(measured={"accuracy": 0.5})}}
     found = evidence_from(runs).series["accuracy"]
     assert {label: one.values.shape for label, one in found.items()} == {"cosine": (1, 1), "vmf": (1, 1)}
 
@@ -66,7 +66,7 @@ def test_only_some_seeds():
     found = evidence_from({"cosine": {seed: outputs([1, seed % 2]) for seed in range(4)}})
     some = found.only({"cosine": [1, 2]})
     assert some.seeds("cosine") == (1, 2)
-    assert some.series["accuracy"]["cosine"].figures == pytest.approx([100.0, 50.0])
+    assert some.series["accuracy"]["cosine"].means == pytest.approx([100.0, 50.0])
 
 
 def test_arrays_of_a_run_are_found_by_name():

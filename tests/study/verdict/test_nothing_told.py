@@ -93,7 +93,7 @@ def test_one_head_that_learnt_is_recommended():
 
 
 def test_chance_is_seldom_taken_for_learning():
-    """Six heads and three references that know nothing; one figure in two hundred lies beyond chance."""
+    """Six heads and three references that know nothing; one value in two hundred lies beyond chance."""
     learnt = 0
     for seed in range(200):
         strengths = dict.fromkeys(["a", "b", "c", "d", "e", "f"], 0.0)

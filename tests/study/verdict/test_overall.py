@@ -64,10 +64,10 @@ def test_the_choice_has_the_least_weighted_regret_that_a_page_shows(draw):
 def test_goals_on_other_items_add_their_errors():
     evidence = both({"a": 93.0, "b": 90.0}, {"a": 0.4, "b": 0.3}, nll_items=500)
     found = recommend(evidence, decide(evidence), WEIGHTS)
-    figures = {label: one.figures.mean() for label, one in evidence.series["accuracy"].items()}
-    losses = {label: one.figures.mean() for label, one in evidence.series["nll"].items()}
+    measured = {label: one.means.mean() for label, one in evidence.series["accuracy"].items()}
+    losses = {label: one.means.mean() for label, one in evidence.series["nll"].items()}
     for label in ("a", "b"):
-        worth = 0.5 * figures[label] / ACCURACY.region - 0.5 * losses[label] / NLL.region
+        worth = 0.5 * measured[label] / ACCURACY.region - 0.5 * losses[label] / NLL.region
         assert found.verdict.of(label).mean == pytest.approx(worth)
 
 

@@ -75,7 +75,7 @@ def test_a_race_ends_where_all_seeds_would():
         counts = dict.fromkeys(levels, 3)
         while (found := race(whole.only({k: range(n) for k, n in counts.items()}))).go_on:
             counts = dict(found.seeds)
-        means = {label: one.figures.mean() for label, one in whole.series["accuracy"].items()}
+        means = {label: one.means.mean() for label, one in whole.series["accuracy"].items()}
         agreed += max(means.values()) - means[found.questions[0].choice] <= 0.5
         spent += sum(counts.values())
     assert agreed >= 28

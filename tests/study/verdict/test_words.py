@@ -32,7 +32,7 @@ def test_a_tie_that_cost_breaks():
     assert found[0].endswith("points of the best with 95 %, and half the time.")
 
 
-def figures(**values):
+def seeds_of(**values):
     """Evidence of accuracy without items."""
     rows = {
         label: Series(tuple(range(len(some))), np.array(some, dtype=float)[:, None])
@@ -42,12 +42,12 @@ def figures(**values):
 
 
 def test_what_is_open_says_what_would_settle_it():
-    found = said(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
+    found = said(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
     assert found[0].startswith("Choose vmf (90.4 %): the best with a probability of ")
     assert found[1].startswith("It may also be arcface (")
     assert found[2].startswith("With about ")
     assert found[2].endswith(" the choice would be on average less than 0.5 points behind the best.")
-    assert found[3].startswith("Only the figures of the runs are known")
+    assert found[3].startswith("Only the values of the runs are known")
 
 
 def test_the_choice_against_a_reference():
@@ -74,7 +74,7 @@ def test_runs_without_a_figure_are_counted():
     one = evidence.series["accuracy"]["vmf"]
     rows = {**evidence.series["accuracy"], "vmf": Series(one.seeds, one.values, {7: Missing.NO_MISTAKES})}
     found = said(Evidence(evidence.labels, (), evidence.goals, {"accuracy": rows}))
-    assert found[-1] == "1 of 4 runs of vmf made no mistake and has no figure here."
+    assert found[-1] == "1 of 4 runs of vmf made no mistake and has no value here."
 
 
 def test_one_seed_is_told():
@@ -146,7 +146,7 @@ def test_amounts(goal, x, text):
 
 
 def test_a_race_that_goes_on_names_the_heads():
-    found = race(figures(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], far=[10, 11, 12]))
+    found = race(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], far=[10, 11, 12]))
     first, second = words.racing(found, (ACCURACY,))
     assert first == "More seeds for cosine and vmf."
     assert " so far, on average " in second

@@ -1,9 +1,9 @@
-"""Figures as means over items: what each test item contributes to a run's figure.
+"""Values as means over items: what each test item contributes to a run's value.
 
 Accuracy, NLL and the Brier score are such means. Calibration error, AUROC and mAP@R are not; there an item's
-contribution is the figure plus the item's influence on it (the derivative of the figure with respect to the
-item's weight). So the mean over the items is the figure, and the spread of the contributions is that of the
-figure under resampled items, to first order. One analysis then serves every goal.
+contribution is the value plus the item's influence on it (the derivative of the value with respect to the
+item's weight). So the mean over the items is the value, and the spread of the contributions is that of the
+value under resampled items, to first order. One analysis then serves every goal.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ Labels = Int[NDArray[np.integer], " items"]
 
 _BINS = 15
 _SMALLEST = 1e-38  # probabilities are stored as float32
-BEYOND_CHANCE = 2.6  # standard errors: one figure in two hundred lies beyond, and a few heads are looked at
+BEYOND_CHANCE = 2.6  # standard errors: one value in two hundred lies beyond, and a few heads are looked at
 
 
 def right(probabilities: ItemProbabilities, labels: Labels) -> Values:
@@ -113,8 +113,8 @@ def found(
     """Of mAP@R or Recall@1, from each query's own; items without a relevant one (NaN) contribute nothing.
 
     An item is a query once and belongs to the gallery of all other queries, so it counts about twice: the
-    deviation of its own figure from the mean is doubled. On trained embeddings of digits the exact influence
-    (each item left out in turn) has 1.6 to 1.95 times the spread of the queries' own figures.
+    deviation of its own value from the mean is doubled. On trained embeddings of digits the exact influence
+    (each item left out in turn) has 1.6 to 1.95 times the spread of the queries' own values.
     """
     seen = ~np.isnan(average_precision)
     own = average_precision[seen].astype(np.float64)

@@ -27,10 +27,10 @@ sixteen, which is more than 5 %.
 
 
 class Untold(Enum):
-    """Why there is no choice though there are figures."""
+    """Why there is no choice though there are values."""
 
     CHANCE = "chance"
-    """Chance alone gives figures like these."""
+    """Chance alone gives values like these."""
     FEW_ITEMS = "few items"
     """The test part has fewer than six items."""
     NOTHING_LEARNT = "nothing learnt"
@@ -76,13 +76,13 @@ _NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, 0.5, 1.0, 0.0)
 @final
 @dataclass(frozen=True)
 class Standing:
-    """One head in one goal. Figures are in the goal's unit."""
+    """One head in one goal. Values are in the goal's unit."""
 
     label: str
     mean: float
     low: float
     high: float
-    """95 % interval of the true figure, whatever the other heads did."""
+    """95 % interval of the true value, whatever the other heads did."""
     seeds: int
     seed_error: float
     item_error: float
@@ -117,7 +117,7 @@ class ReferenceStanding:
 @final
 @dataclass(frozen=True)
 class Gap:
-    """Runs of a label that have no figure for a goal."""
+    """Runs of a label that have no value for a goal."""
 
     label: str
     reason: Missing
@@ -133,23 +133,23 @@ class GoalVerdict:
 
     goal: Goal
     choice: str | None
-    """The head of least expected regret; None where no head has a figure, or `untold`."""
+    """The head of least expected regret; None where no head has a value, or `untold`."""
     standings: tuple[Standing, ...]
-    """Of all heads that have a figure, in the order of the study."""
+    """Of all heads that have a value, in the order of the study."""
     references: tuple[ReferenceStanding, ...]
     settlement: Settlement | None
     gaps: tuple[Gap, ...]
-    """Runs without a figure, and why."""
+    """Runs without a value, and why."""
     items: int
     """0 where the items are not known: then the verdict holds for this test split alone."""
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
     """Every label against every other."""
     chance: float | None = None
-    """Where no figure says anything: what chance alone reaches on these items, by probabilities that are
-    right or by a score that knows nothing. Then there is no choice. None where some figure lies beyond it.
+    """Where no value says anything: what chance alone reaches on these items, by probabilities that are
+    right or by a score that knows nothing. Then there is no choice. None where some value lies beyond it.
     """
     untold: Untold | None = None
-    """Why there is no choice though there are figures."""
+    """Why there is no choice though there are values."""
 
     def of(self, label: str) -> Standing:
         """The standing of a head."""
@@ -180,7 +180,7 @@ class Verdict:
     labels: tuple[str, ...]
     references: tuple[str, ...]
     seeds: Mapping[str, int]
-    """How many runs each head has, with or without a figure."""
+    """How many runs each head has, with or without a value."""
     level: float = LEVEL
     items: int = 0
     """Of the test part; 0 where that is not known."""

@@ -16,7 +16,7 @@ from spaceform.study.verdict.guessing import Guessing, guessing
 
 
 class Missing(Enum):
-    """Why a run has no figure for a goal."""
+    """Why a run has no value for a goal."""
 
     NO_MISTAKES = "no mistakes"
     """Every item is right: there is nothing to tell right from wrong by."""
@@ -42,10 +42,10 @@ class ItemOutputs:
     """AP@R of each query; NaN where nothing is relevant."""
     nearest_is_own: Float[NDArray[np.floating], " queries"] | None = None
     """Recall@1 of each query; NaN where nothing is relevant."""
-    figures: Mapping[str, float | None] = field(default_factory=dict)
-    """Figures as the tables show them, by column: contributions are moved so that they have this mean.
+    measured: Mapping[str, float | None] = field(default_factory=dict)
+    """Values as the tables show them, by column: contributions are moved so that they have this mean.
 
-    A figure without arrays counts too; then nothing is known of the items.
+    A value without arrays counts too; then nothing is known of the items.
     """
 
     @classmethod
@@ -53,7 +53,7 @@ class ItemOutputs:
         cls,
         arrays: Mapping[str, Any],
         calibrator: str = "",
-        figures: Mapping[str, float | None] | None = None,
+        measured: Mapping[str, float | None] | None = None,
     ) -> "ItemOutputs":
         """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one.
 
@@ -73,7 +73,7 @@ class ItemOutputs:
             confidence=read("confidence"),
             average_precision=read("average_precision"),
             nearest_is_own=read("nearest_is_own"),
-            figures=dict(figures or {}),
+            measured=dict(measured or {}),
         )
 
 
@@ -107,18 +107,18 @@ class Series:
 
     seeds: tuple[int, ...]
     values: Float[NDArray[np.float64], "seeds items"]
-    """What each item contributes; the mean over the items is the run's figure. One column where the items
+    """What each item contributes; the mean over the items is the run's value. One column where the items
     are not known.
     """
     missing: Mapping[int, Missing] = field(default_factory=dict)
-    """Seeds whose run has no figure, and why."""
+    """Seeds whose run has no value, and why."""
     doubt: float = 0.0
     """Variance of the mean that no agreement between items takes away, in the unit squared."""
     chance: float = -math.inf
-    """Chance alone may give a figure up to this: see `GoalVerdict.chance`."""
+    """Chance alone may give a value up to this: see `GoalVerdict.chance`."""
 
     @property
-    def figures(self) -> Float[NDArray[np.float64], " seeds"]:
+    def means(self) -> Float[NDArray[np.float64], " seeds"]:
         """One a seed."""
         return self.values.mean(1)
 
@@ -166,7 +166,7 @@ def evidence_from(
 ) -> Evidence:
     """The evidence of runs by label and seed, and of reference rows by label.
 
-    All of them must have been measured on the same items, in the same order. Goals that no run has a figure
+    All of them must have been measured on the same items, in the same order. Goals that no run has a value
     for, nor a reason for having none, are left out.
     """
     references = dict(references or {})
@@ -189,7 +189,7 @@ def evidence_from(
 
 def _items(one: ItemOutputs) -> int:
     """How many test items a run had; 0 where that is not known."""
-    return int(one.figures.get("items") or (0 if one.labels is None else len(one.labels)))
+    return int(one.measured.get("items") or (0 if one.labels is None else len(one.labels)))
 
 
 @final
@@ -204,7 +204,7 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
     there: dict[int, _Contributed] = {}
     missing: dict[int, Missing] = {}
     for seed in sorted(by_seed):
-        one = _with_figure(goal.column, by_seed[seed])
+        one = _with_value(goal.column, by_seed[seed])
         if isinstance(one, Missing):
             missing[seed] = one
         else:
@@ -212,7 +212,7 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
     if not there:
         return Series((), np.zeros((0, 1)), missing)
     values = [one.values for one in there.values()]
-    if len({len(v) for v in values}) > 1:  # some runs kept no arrays: all are judged by their figures
+    if len({len(v) for v in values}) > 1:  # some runs kept no arrays: all are judged by their values
         values = [v.mean(keepdims=True) for v in values]
     scale = goal.unit.scale
     doubt = scale**2 * float(np.mean([one.doubt for one in there.values()]))
@@ -220,17 +220,17 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
     return Series(tuple(there), scale * np.stack(values), missing, doubt, chance)
 
 
-def _with_figure(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
-    """Contributions to a figure, or the figure alone, or why there is none."""
-    figure = outputs.figures.get(column)
+def _with_value(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
+    """Contributions to a value, or the value alone, or why there is none."""
+    value = outputs.measured.get(column)
     items = _contributions(column, outputs)
     if isinstance(items, Missing):
-        if items is not Missing.NOT_MEASURED or figure is None or not np.isfinite(figure):
+        if items is not Missing.NOT_MEASURED or value is None or not np.isfinite(value):
             return items
-        return _Contributed(np.array([figure], dtype=np.float64))
-    if figure is None:
+        return _Contributed(np.array([value], dtype=np.float64))
+    if value is None:
         return items
-    return replace(items, values=items.values + (figure - items.values.mean()))
+    return replace(items, values=items.values + (value - items.values.mean()))
 
 
 def _contributions(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
@@ -274,12 +274,12 @@ def _found(own: NDArray[np.floating] | None) -> _Contributed | Missing:
 
 
 def _on_common_items(by_label: Mapping[str, Series]) -> dict[str, Series]:
-    """Where some label has no items, all are judged by their figures."""
+    """Where some label has no items, all are judged by their values."""
     widths = {one.values.shape[1] for one in by_label.values() if one.seeds}
     if len(widths) <= 1:
         return dict(by_label)
     return {
-        label: Series(one.seeds, one.figures[:, None], one.missing, one.doubt, one.chance)
+        label: Series(one.seeds, one.means[:, None], one.missing, one.doubt, one.chance)
         for label, one in by_label.items()
     }
 

@@ -1,4 +1,4 @@
-"""What a comparison can be about: each goal with its figure, its unit, and what difference matters."""
+"""What a comparison can be about: each goal with its value, its unit, and what difference matters."""
 
 import math
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Unit:
-    """How a figure is written: `scale` times the stored value, with this many digits."""
+    """How a value is written: `scale` times the stored value, with this many digits."""
 
     name: str
-    """What follows a difference: `points`; empty where a figure has no unit."""
+    """What follows a difference: `points`; empty where a value has no unit."""
     sign: str
     """What follows a value: `%`, or nothing."""
     scale: float

@@ -1,6 +1,6 @@
 """One head over all goals, and ties broken by cost.
 
-The overall worth of a head is the weighted mean over the goals of its figures, each divided by the goal's
+The overall worth of a head is the weighted mean over the goals of its values, each divided by the goal's
 region of equivalence: a difference of 1 is one that just matters. It is judged like any other goal, from the
 same seeds and items. Which head has the least expected regret follows from the goals' regrets alone:
 Σ weight · regret / region, so a page can follow other weights without new draws.
@@ -42,7 +42,7 @@ class Why(Enum):
     """Why a head is chosen."""
 
     ONLY = "only"
-    """It is the only one with a figure."""
+    """It is the only one with a value."""
     CLEAR = "clear"
     """All the others are worse."""
     LEAST_REGRET = "least regret"
@@ -79,7 +79,7 @@ class Recommendation:
     weights: Mapping[str, float]
     """By column, with the sum 1: of the goals that count."""
     left_out: tuple[str, ...]
-    """Columns with a weight that do not count: some head has no figure, or all figures may be chance."""
+    """Columns with a weight that do not count: some head has no value, or all values may be chance."""
     goals: Mapping[str, GoalChoice]
     """The choice for each goal, by column."""
 
@@ -94,7 +94,7 @@ def recommend(
 ) -> Recommendation | None:
     """The overall choice and that of each goal; `weights` by column stand in for the goals' own.
 
-    Regions are those of the verdict. None where no goal counts: no weight, or figures missing.
+    Regions are those of the verdict. None where no goal counts: no weight, or values missing.
     """
     goals = {one.goal.column: one.goal for one in verdict.goals}
     given = {column: goal.weight for column, goal in goals.items()} if weights is None else dict(weights)
@@ -199,7 +199,7 @@ def _sum(label: str, evidence: Evidence, factor: Mapping[str, float], known: boo
 
 
 def _seeds(evidence: Evidence, *columns: str) -> dict[str, tuple[int, ...]]:
-    """Seeds of each head that have a figure in all of these goals."""
+    """Seeds of each head that have a value in all of these goals."""
     return {
         label: tuple(
             seed

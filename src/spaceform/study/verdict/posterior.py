@@ -5,19 +5,19 @@ with this item. The mean over S seeds and N items errs by
 
     b/N, which the heads share, item by item: its covariance over heads is that of the items' means over the
          seeds, less the part e/S in it (analysis of variance);
-    (a + e/N)/S, independent from head to head: its variance is that of the S figures.
+    (a + e/N)/S, independent from head to head: its variance is that of the S values.
 
-(Seeds start the nets alike, but the figures of different heads over the same seeds are hardly correlated:
+(Seeds start the nets alike, but the values of different heads over the same seeds are hardly correlated:
 −0.1 to 0.4, mostly near 0, in the published studies. Taking them as independent errs on the safe side.)
 
-Two to ten figures do not tell their own variance well. It is known to be at least e/N, which thousands of
+Two to ten values do not tell their own variance well. It is known to be at least e/N, which thousands of
 items tell; and heads of one study vary alike in units of e/N. So each head's variance is a mixture of its own
 and of what the heads have in common (an inverse χ² prior whose scale is fitted by maximum likelihood), and
-the truth given the figures is Student's t and not normal. With one seed the variance is that of the other
+the truth given the values is Student's t and not normal. With one seed the variance is that of the other
 heads, or what is typical of the goal.
 
-The best of several noisy means is best partly by luck. So the true figures of the heads have a common prior,
-Student's t with 4 degrees of freedom around their mean, whose width the figures tell: where they differ no
+The best of several noisy means is best partly by luck. So the true values of the heads have a common prior,
+Student's t with 4 degrees of freedom around their mean, whose width the values tell: where they differ no
 more than noise does, differences shrink; a head far off stays there (`shrinkage`). References stand outside.
 """
 
@@ -62,7 +62,7 @@ class VarianceSource(Enum):
 @final
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The true figures of all labels in one goal, given the evidence. Everything in the goal's unit."""
+    """The true values of all labels in one goal, given the evidence. Everything in the goal's unit."""
 
     labels: tuple[str, ...]
     mean: Vector
@@ -72,7 +72,7 @@ class Posterior:
     item_covariance: Float[NDArray[np.float64], "labels labels"]
     """Of the means, from the items."""
     seed_variance: Vector
-    """Of one run's figure over seeds."""
+    """Of one run's value over seeds."""
     freedom: Vector
     """Degrees of freedom of `seed_variance`."""
     least: Vector
@@ -93,7 +93,7 @@ class Posterior:
     def draw(
         self, draws: int, seed: int, *, seeds: Vector | None = None, more_items: float = 1.0
     ) -> PosteriorDraws:
-        """Draws of the true figures; the same seed gives the same ones.
+        """Draws of the true values; the same seed gives the same ones.
 
         As if there were other numbers of seeds and `more_items` times the items, the means being the same.
         """
@@ -108,7 +108,7 @@ class Posterior:
         )
 
     def interval(self, level: float) -> tuple[Vector, Vector]:
-        """Of each true figure by itself, whatever the other heads did."""
+        """Of each true value by itself, whatever the other heads did."""
         rng = np.random.default_rng(0)
         own = np.sqrt(self._seed_variances(rng, _INTERVAL_DRAWS) / self.seeds)
         shape = (_INTERVAL_DRAWS, len(self.labels))
@@ -124,7 +124,7 @@ class Posterior:
 def posterior(
     series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
 ) -> Posterior:
-    """Of the labels that have a figure, at least one. Without `new_items` the truth is that of this split."""
+    """Of the labels that have a value, at least one. Without `new_items` the truth is that of this split."""
     labels = tuple(label for label, one in series.items() if one.seeds)
     rows = [series[label] for label in labels]
     fixed = np.array([label in references for label in labels])
@@ -141,7 +141,7 @@ def posterior(
     seen, floors, freedom, source = _seed_variances(rows, fixed, e / N, known, goal.typical_seed_deviation)
     return Posterior(
         labels,
-        np.array([one.figures.mean() for one in rows]),
+        np.array([one.means.mean() for one in rows]),
         S,
         N if known and new_items else 0,
         items,
@@ -174,8 +174,8 @@ def _item_covariance(rows: Sequence[Series], e: Vector) -> Float[NDArray[np.floa
 def _seed_variances(
     rows: Sequence[Series], fixed: NDArray[np.bool_], floor: Vector, known: bool, typical: float
 ) -> tuple[Vector, Vector, Vector, tuple[VarianceSource, ...]]:
-    """Moderated variances of a run's figure over seeds, their floors and degrees of freedom."""
-    own = np.array([one.figures.var(ddof=1) if len(one.seeds) > 1 else np.nan for one in rows])
+    """Moderated variances of a run's value over seeds, their floors and degrees of freedom."""
+    own = np.array([one.means.var(ddof=1) if len(one.seeds) > 1 else np.nan for one in rows])
     d = np.array([len(one.seeds) - 1.0 for one in rows])
     several = (d > 0) & ~fixed
     unit = np.ones(len(rows))

@@ -1,4 +1,4 @@
-"""True figures given noisy ones, with a common prior of the heads: Gibbs sampling, many short chains at once.
+"""True values given noisy ones, with a common prior of the heads: Gibbs sampling, many short chains at once.
 
     y | θ ~ N(θ, V),   θ_h | μ, τ, λ ~ N(μ, τ² λ_h),   λ_h ~ 4/χ²(4),   τ ~ half-Cauchy(width),   μ flat
 

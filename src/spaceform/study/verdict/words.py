@@ -51,7 +51,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
     one = verdict.of(choice.label)
     head = f"Choose {name(one.label)}"
     if choice.why is Why.ONLY:
-        return f"Only {name(one.label)} has a figure for {goal.purpose}: {value(goal, one.mean)}."
+        return f"Only {name(one.label)} has a value for {goal.purpose}: {value(goal, one.mean)}."
     if choice.why in (Why.CHEAPER, Why.SIMPLER):
         near = f"within {amount(goal, one.within)} of the best with 95 %"
         if one.within > goal.region:
@@ -146,7 +146,7 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
         typical = amount(goal, goal.typical_seed_deviation)
         said.append(
             "One seed each: how much seeds differ is not known here; "
-            f"{typical}, typical of this figure, stands in."
+            f"{typical}, typical of this value, stands in."
         )
     alone = [name(one.label) for one in verdict.standings if one.source is VarianceSource.OTHERS]
     if alone:
@@ -154,7 +154,7 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
         said.append(f"{listed(alone)} {has} one seed; the spread of the others stands in.")
     if not verdict.items and verdict.choice:
         said.append(
-            "Only the figures of the runs are known, not those of the items: this holds for this test split."
+            "Only the values of the runs are known, not those of the items: this holds for this test split."
         )
     if verdict.choice:
         said += [_gap(gap, name) for gap in verdict.gaps if gap.reason is not Missing.NOT_MEASURED]
@@ -245,7 +245,7 @@ def _beside_guessing(verdict: Verdict) -> str:
 
 
 def _few(verdict: Verdict) -> str:
-    """How coarse figures are, where the test part is small."""
+    """How coarse values are, where the test part is small."""
     if not 0 < verdict.items < _FEW:
         return ""
     share = f"{100 / verdict.items:.1f} points"
@@ -260,7 +260,7 @@ def _left_out(verdict: GoalVerdict, name: Name) -> str:
     if verdict.choice is None and whole:
         return f"{title} does not count, since {_WHY_NONE[whole[0].reason]}."
     if not whole:
-        return f"{title} does not count, since no seed of some head has all figures."
+        return f"{title} does not count, since no seed of some head has all values."
     parts = [f"every run of {name(gap.label)} {_WHY_SOME[gap.reason]}" for gap in whole]
     return f"{title} does not count, since {listed(parts)}."
 
@@ -341,10 +341,10 @@ _WHY_NONE = {
     Missing.NO_MISTAKES: "no run made a mistake, and there is nothing to tell right from wrong by",
     Missing.ALL_WRONG: "every run got every item wrong",
     Missing.NOTHING_RELEVANT: "no item has another of its class to find",
-    Missing.NOT_MEASURED: "no run has this figure",
+    Missing.NOT_MEASURED: "no run has this value",
 }
 _WHY_UNTOLD = {
-    Untold.CHANCE: "chance alone gives such figures",
+    Untold.CHANCE: "chance alone gives such values",
     Untold.FEW_ITEMS: f"fewer than {FEWEST_ITEMS} test items tell nothing",
     Untold.NOTHING_LEARNT: "no head is better than guessing",
 }
@@ -358,7 +358,7 @@ _WHY_SOME = {
 
 def _gap(gap: Gap, name: Name) -> str:
     which = "every run" if gap.runs == gap.of else f"{gap.runs} of {gap.of} runs"
-    return f"{capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no figure here."
+    return f"{capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no value here."
 
 
 def _question(one: Question, goal: Goal, name: Name) -> str:

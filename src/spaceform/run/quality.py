@@ -1,4 +1,4 @@
-"""Figures of predictions that come block by block: what is kept of each item is a number or two."""
+"""Values of predictions that come block by block: what is kept of each item is a number or two."""
 
 from collections import defaultdict
 from typing import Any, final
@@ -45,7 +45,7 @@ class Tally:
 
     @property
     def quality(self) -> dict[str, float | None]:
-        """Figures of all items."""
+        """Values of all items."""
         right, confidence = self.right, torch.cat(self._confidence)
         means = {name: number(float, total / len(right)) for name, total in self._sums.items()}
         errors = {
@@ -56,7 +56,7 @@ class Tally:
 
 
 def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
-    """Figures of predictions, as trained or calibrated."""
+    """Values of predictions, as trained or calibrated."""
     tally = Tally()
     tally.add(log_probs, y)
     return tally.quality
