@@ -128,7 +128,7 @@ def test_no_part_is_lost_or_doubled_when_a_node_dies(cluster):
     assert 24 not in {hosts.count(host) for host in set(hosts)}
 
 
-def test_what_an_actor_refuses_is_raised_here(cluster):
+def test_what_an_actor_refuses_is_raised_here(cluster, monkeypatch):
     class Wrong(ActorWork):
         def settle(self, device, workers):
             pass
@@ -136,8 +136,17 @@ def test_what_an_actor_refuses_is_raised_here(cluster):
         def __call__(self, task):
             raise DataError(f"photo {task} is broken; replace it.")
 
+    readers: list[str] = []
+
+    def leave(shutdown=ray.shutdown) -> None:
+        names = [thread.name for thread in threading.enumerate()]
+        readers.extend(name for name in names if name.startswith(("iter_threaded", "StreamingExecutor")))
+        shutdown()
+
+    monkeypatch.setattr(ray, "shutdown", leave)
     with pytest.raises(DataError, match="photo 7 is broken"):
-        list(by_actors(Ray(cluster.address), Wrong(), {0: 7}))
+        list(by_actors(Ray(cluster.address), Wrong(), dict.fromkeys(range(12), 7)))
+    assert not readers  # one that is left would end this process without a word
     with pytest.raises(RecipeError, match="no host of the cluster has 1 CPUs and 2 GPUs"):
         list(by_actors(Ray(cluster.address, gpus=2.0), Wrong(), {0: 7}))
 

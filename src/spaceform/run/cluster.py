@@ -4,6 +4,7 @@ A part is known by its number. What a lost host did not send back is handed out 
 twice is taken once. So no row is lost, and none is doubled.
 """
 
+import gc
 import logging
 import os
 import pickle
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -24,6 +25,8 @@ from spaceform.run.recipe import RecipeError
 
 ROUNDS = 4
 """How often parts that were lost are handed out again before it is an error."""
+_READERS = ("StreamingExecutor", "iter_threaded")
+"""How the threads of Ray Data are called that ask the cluster for parts."""
 
 
 class ClusterError(ConnectionError):
@@ -102,6 +105,7 @@ def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> It
     """The result of every task with its number, each once, as they come in; errors of the work are raised."""
     if not tasks:
         return
+    before = set(threading.enumerate())
     connect(cluster)
     try:
         held, left, lost = ray.put(work), dict(tasks), "hosts were lost"
@@ -124,7 +128,18 @@ def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> It
             "mend the cluster, and run the same command again"
         )
     finally:
+        _await_readers(before)
         ray.shutdown()
+
+
+def _await_readers(before: Container[threading.Thread]) -> None:
+    """Wait for the threads of Ray Data: one that asks for a part after `ray.shutdown()` ends this process
+    without a word, and what was to be said is lost.
+    """
+    gc.collect()  # its iterators end their threads when they go
+    for thread in threading.enumerate():
+        if thread not in before and thread.name.startswith(_READERS):
+            thread.join(timeout=30.0)
 
 
 def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
@@ -148,11 +163,16 @@ def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tu
             max_restarts=0,
             max_task_retries=0,
         )
-    for row in done.iter_rows():
-        result = pickle.loads(row["result"])
-        if isinstance(result, Exception):
-            raise result
-        yield int(row["number"]), result
+    parts = iter(done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="pyarrow"))
+    try:
+        for part in parts:
+            for row in part.to_pylist():
+                result = pickle.loads(row["result"])
+                if isinstance(result, Exception):
+                    raise result
+                yield int(row["number"]), result
+    finally:
+        del parts, done  # the traceback of an error would keep them
 
 
 def _places(cluster: Cluster) -> int:
