@@ -14,7 +14,8 @@ import pytest
 from spaceform.cli import app as cli
 from spaceform.run.finished import Run
 from spaceform.run.recipe import QUICK, Recipe, RecipeError, replace
-from spaceform.study.folder import Failure, Job, StudyFolder, at_work, flat_metrics, locked
+from spaceform.study.folder import Failure, Job, StudyFolder, flat_metrics
+from spaceform.study.lock import at_work, locked
 from spaceform.study.place import Event, perform
 from spaceform.study.processes import Pool, Processes
 

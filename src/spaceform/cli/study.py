@@ -255,7 +255,7 @@ def status(
     """
     import spaceform
     from spaceform.cli.terminal import print_status
-    from spaceform.study.folder import at_work
+    from spaceform.study.lock import at_work
 
     study = spaceform.Study.open(folder)
     for sentence in study.searches:

@@ -163,7 +163,9 @@ def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tu
             max_restarts=0,
             max_task_retries=0,
         )
-    parts = iter(done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="pyarrow"))
+    parts: Iterator[Any] = iter(
+        done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="pyarrow")
+    )
     try:
         for part in parts:
             for row in part.to_pylist():

@@ -5,8 +5,8 @@ import spaceform._fabric  # noqa: F401 (before lightning_fabric is imported)
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,13 +95,7 @@ def _fit(
     budget, own_net, leads = recipe.budget, net is not None, fabric.is_global_zero
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         torch.manual_seed(_seed(recipe.seed, _SETUP))
-        model = build_model(recipe, len(parts.classes), parts.input_shape, net)
-        if fabric.world_size > 1 and fabric.device.type == "cuda":
-            model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
-        if recipe.channels_last:
-            model.net = model.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if shard_classes:
-            split_classes(model, fabric, recipe)
+        model = _placed_model(fabric, recipe, parts, net, shard_classes)
         groups = parameter_groups(model.net, model.head, recipe.optim)
         rates = [group["lr"] for group in groups]
         ddp, optimizer = fabric.setup(model, recipe.optim.build(groups))
@@ -136,26 +130,20 @@ def _fit(
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * recipe.schedule.factor**now.plateau.cuts
             lr = optimizer.param_groups[0]["lr"]
-            losses = torch.zeros(budget.episodes, device=fabric.device)
-            ddp.train()
             model.head.start_epoch(epoch)
             sampler.set_epoch(epoch)
             batches = data.train_batches(
                 parts.dataset, parts.targets, sampler, parts.how, device=fabric.device, workers=workers
             )
-            for step, (x, y, total) in enumerate(batches):
-                optimizer.zero_grad()
-                with _explained(model, recipe, epoch, step):
-                    loss = ddp(x, y).sum() * (fabric.world_size / total)
-                fabric.backward(loss)
-                optimizer.step()
-                losses[step] = loss.detach()
-                if (
-                    losses.is_cpu or step + 1 == budget.episodes
-                ):  # elsewhere every look would wait for the device
+            losses = torch.zeros(budget.episodes, device=fabric.device)
+            ddp.train()
+            for step in _steps(
+                fabric, ddp, optimizer, batches, losses, partial(_explained, model, recipe, epoch)
+            ):
+                if losses.is_cpu or step == budget.episodes:  # elsewhere every look would wait for the device
                     _require_finite(losses, recipe, epoch)
                 if listener is not None and leads and clock.ticks():
-                    listener(now.progress(recipe, epoch, step + 1, losses, lr))
+                    listener(now.progress(recipe, epoch, step, losses, lr))
             trained = time.monotonic()
 
             judged = whole_model(model)
@@ -181,6 +169,39 @@ def _fit(
         if leads:
             _finish(folder, recipe, parts, now, own_net)
         fabric.barrier()
+
+
+def _placed_model(
+    fabric: Fabric, recipe: Recipe, parts: Material, net: nn.Module | None, shard_classes: bool
+) -> Model:
+    """As this process trains it, not yet on its device."""
+    model = build_model(recipe, len(parts.classes), parts.input_shape, net)
+    if fabric.world_size > 1 and fabric.device.type == "cuda":
+        model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
+    if recipe.channels_last:
+        model.net = model.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if shard_classes:
+        split_classes(model, fabric, recipe)
+    return model
+
+
+def _steps(
+    fabric: Fabric,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[tuple[Tensor, Tensor, int]],
+    losses: Tensor,
+    explained: Callable[[int], AbstractContextManager[None]],
+) -> Iterator[int]:
+    """One step of the optimizer for each batch; yields how many are done. Losses are filled in."""
+    for step, (x, y, total) in enumerate(batches):
+        optimizer.zero_grad()
+        with explained(step):
+            loss = model(x, y).sum() * (fabric.world_size / total)
+        fabric.backward(loss)
+        optimizer.step()
+        losses[step] = loss.detach()
+        yield step + 1
 
 
 def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, own_net: bool) -> None:

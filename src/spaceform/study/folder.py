@@ -1,18 +1,16 @@
 """The folder of a study: many runs, planned once, carried out anywhere, collected into one table.
 
 `study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row for each run. The same plan
-again goes on: finished runs stay, failed ones are tried again. One process at a time works in a folder.
+again goes on: finished runs stay, failed ones are tried again.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeAlias, cast, final
 
-import filelock
 import pandas as pd
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
@@ -369,41 +367,6 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     calibrated = metrics.get("calibrated", {})
     chosen = calibrated.get(metrics.get("calibrator"))
     return _flat({**metrics, "calibrated": {**calibrated, **({"chosen": chosen} if chosen else {})}})
-
-
-@contextmanager
-def locked(folder: str | Path) -> Iterator[Path]:
-    """Hold the folder of a study, made if need be; a second process is refused."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise RecipeError(f"{folder} is a file; --out must be a folder")
-    ours = {".lock", "study.json", ARRAYS, "search", "search.db", "trials"}
-    if folder.exists() and (there := {path.name for path in folder.iterdir()}) and not there & ours:
-        raise RecipeError(f"{folder} is not empty and holds no study; choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=1.0)  # `at_work` holds it for an instant
-    except filelock.Timeout:
-        raise RecipeError(
-            f"another process is working on {folder}; wait for it, watch it with "
-            f"`spaceform status {folder}`, or choose another --out"
-        ) from None
-    try:
-        yield folder
-    finally:
-        lock.release()
-
-
-def at_work(folder: str | Path) -> bool:
-    """Whether a process holds the folder now."""
-    lock = filelock.FileLock(Path(folder) / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        return True
-    lock.release()
-    return False
 
 
 def _first_difference(one: Recipe, other: Recipe) -> str:

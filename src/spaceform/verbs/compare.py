@@ -17,7 +17,8 @@ from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Profile, Sampler
 from spaceform.study.feature_search import search_features
-from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
+from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.lock import locked
 from spaceform.study.place import Event, Place, Watcher, unwatched
 from spaceform.study.processes import Errand, Processes, lasting
 from spaceform.study.references import reference_errands
