@@ -184,6 +184,7 @@ def test_smoothed_labels_are_streamed(name):
     assert max(seen.sizes - own) <= centres * chunk * batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vmf", "power_spherical"])
 def test_smoothed_labels_of_stochastic_heads_are_streamed(name):
     """The larger of a block of draws and the weights: far below batch times classes."""

@@ -59,6 +59,7 @@ def test_moments_of_the_cosine_and_their_derivatives(dim, ratio):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "pairs"), [(64, 5), (64, 8), (200, 5)])
 def test_vectors_made_of_one_are_uniform_and_hardly_correlated(dim, pairs):
     """Along any direction a, v·a has variance (1 − (μ·a)²)/(n−1), and little in common with the next v·a."""

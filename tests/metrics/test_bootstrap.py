@@ -62,6 +62,7 @@ def test_basic_reflects_and_undefined_resamples_are_left_out():
     assert math.isnan(bootstrap(auroc, torch.arange(4.0), torch.ones(4).bool(), n=10).low)
 
 
+@pytest.mark.slow
 def test_ten_thousand_examples_a_thousand_times_in_seconds():
     p, y = sample(10_000)
     start = time.process_time()

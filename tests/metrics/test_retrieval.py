@@ -74,6 +74,7 @@ def test_larger_galleries_agree_with_a_full_sort(geometry):
         assert found.recall[k] == pytest.approx((first[known] <= k).double().mean().item())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda g: type(g).__name__)
 def test_results_do_not_depend_on_the_block_size(geometry, monkeypatch):
     module = sys.modules["spaceform.metrics.retrieval"]

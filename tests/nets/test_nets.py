@@ -79,6 +79,7 @@ def test_small_net_computes_what_the_paper_says(training):
         torch.testing.assert_close(a, b, msg=name)
 
 
+@pytest.mark.slow
 def test_resnet50_with_the_cifar_stem():
     net = nets.build("resnet50", 128, (3, 32, 32), stem="cifar").eval()
     assert (net.features.conv1.kernel_size, net.features.conv1.stride) == ((3, 3), (1, 1))

@@ -32,6 +32,8 @@ from study.test_sensitivity import write_search
 
 HEADS = ("standard", "cosine", "vmf")
 
+pytestmark = pytest.mark.slow
+
 
 def write_reference(study: Path, name: str, title: str, p: np.ndarray, labels: np.ndarray) -> None:
     """A reference as `compare` keeps it."""

@@ -59,6 +59,7 @@ def test_some_dozen_items_are_said_to_be_few():
     assert not any("The test part" in one for one in many.overall())
 
 
+@pytest.mark.slow
 def test_doubt_grows_as_items_get_fewer():
     """Two heads of which neither is better: the probability of being the best stays away from 1."""
     best = []
@@ -92,6 +93,7 @@ def test_one_head_that_learnt_is_recommended():
     assert advice.recommendation.choice.label == "cosine"
 
 
+@pytest.mark.slow
 def test_chance_is_seldom_taken_for_learning():
     """Six heads and three references that know nothing; one value in two hundred lies beyond chance."""
     learnt = 0

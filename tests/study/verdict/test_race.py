@@ -66,6 +66,7 @@ def test_other_columns_and_regions():
         race(evidence, step=0)
 
 
+@pytest.mark.slow
 def test_a_race_ends_where_all_seeds_would():
     """Of 30 studies the race and all twenty seeds choose heads within the region of each other in 28."""
     agreed, spent = 0, 0
