@@ -26,7 +26,7 @@ from spaceform.study.folder import Job, StudyFolder
 from spaceform.study.place import Event, Watcher, perform, unwatched
 from spaceform.study.plan import named_heads
 from spaceform.study.processes import Processes
-from spaceform.verbs.compare import carry_out
+from spaceform.verbs.runs import carry_out
 
 Changes = dict[str, Any]
 METRICS = (

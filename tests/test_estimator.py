@@ -169,7 +169,7 @@ def test_sample_weight_decides_between_contradictions() -> None:
 def test_the_search_keeps_what_has_the_lowest_held_out_loss(digits) -> None:
     X, X_test, y, y_test = digits
     model = quick("standard", search=3, lr=None, hidden=None, pieces=None, dropout=None, epochs=6).fit(X, y)
-    assert len(model.trials_) == 5  # three short ones, one long, one with all members
+    assert [trial.epochs for trial in model.trials_] == [6] * 4  # as given; the last one with all members
     best = min(model.trials_, key=lambda trial: trial.calibrated_nll)
     assert model.n_iter_ == best.best_epoch
     assert model.candidate_.epochs == best.epochs
@@ -181,7 +181,7 @@ def test_verbose_tells_of_every_trial(digits, capsys) -> None:
     X, _, y, _ = digits
     quick(search=2, epochs=2, lr=None, verbose=1).fit(X[:300], y[:300])
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3
+    assert len(said) == 2
     assert said[0].startswith("cosine, candidate 1, 2 epochs: held-out NLL ")
     quick(epochs=2).fit(X[:300], y[:300])
     assert capsys.readouterr().out == ""

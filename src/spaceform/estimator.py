@@ -29,6 +29,7 @@ from spaceform.decisions import Combined, Known, LeastAmbiguousSets, Refusal
 from spaceform.engine import (
     Candidate,
     FeaturesModel,
+    Held,
     Rehearsal,
     Rows,
     Training,
@@ -167,7 +168,8 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         fixed: dict[str, Any] = {"seed": self._seed, "classes": len(self.classes_)}
         candidates = self._candidates(X.shape[1], len(parts[0].train) if parts else len(rows))
         if parts:
-            found = search(self.head, candidates, parts, on_trial=self._tell, **fixed)
+            hold: tuple[Held, ...] = () if self.epochs is None else ("epochs",)
+            found = search(self.head, candidates, parts, hold=hold, on_trial=self._tell, **fixed)
             assert found.fitted is not None  # nothing was taken up from an earlier search
             self.candidate_, self.trials_ = found.candidate, list(found.trials)
             self.loss_curve_ = [look.held_out_nll for look in found.fitted.history]

@@ -24,17 +24,19 @@ from spaceform.engine.fit import (
 )
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
 from spaceform.engine.rows import Rows, TrainingSplit, folds, joined, parted, parts_of
-from spaceform.engine.search import NothingTrained, Outcome, Trial, search
-from spaceform.engine.space import space
+from spaceform.engine.search import Held, NothingTrained, Outcome, Trial, search
+from spaceform.engine.space import SIZE, space
 from spaceform.engine.training import PREDICTION_DRAWS, CandidateDiverged, FeaturesModel, Training
 
 __all__ = [
     "PREDICTION_DRAWS",
     "REFERENCES",
+    "SIZE",
     "Candidate",
     "CandidateDiverged",
     "EpochRecord",
     "FeaturesModel",
+    "Held",
     "NothingTrained",
     "Outcome",
     "Reference",

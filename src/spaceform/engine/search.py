@@ -4,16 +4,17 @@ Every candidate is trained for three tenths of its epochs, the best quarter of t
 sixteenth for twice as many; each time from the start, with the whole schedule in the epochs it has, so that a
 short run is a finished one. The choice is made among all of these runs: a shorter schedule may be the better
 one. Where a net has several members, these runs do with one; the best of them is then tried with all, for as
-many epochs.
+many epochs. What a caller holds is not shortened: with `hold=["epochs"]` every candidate is
+trained once, for all of its epochs; with `hold=["members"]` every run has all members.
 
 The loss is that after one temperature: a wrong scale costs nothing to mend.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.fit import Rehearsal, rehearse, weighted_nll
@@ -24,8 +25,13 @@ from spaceform.heads import Head
 _RUNGS = (0.3, 1.0, 2.0)
 _KEPT = (1.0, 1 / 4, 1 / 16)
 """Shares of the epochs, and of the candidates that get them."""
+_ALL_EPOCHS = _RUNGS.index(1.0)
 _ALL_MEMBERS = len(_RUNGS)
 """The last rung: the best run again, with all members of its net."""
+
+
+Held: TypeAlias = Literal["epochs", "members"]
+"""What a search shortens unless it is told to hold it."""
 
 
 class NothingTrained(ArithmeticError):
@@ -95,11 +101,12 @@ def search(
     classes: int,
     seed: int,
     seconds: float | None = None,
+    hold: Collection[Held] = (),
     finished: Iterable[Trial] = (),
     on_trial: Callable[[Trial], None] | None = None,
     make: type[Head] | None = None,
 ) -> Outcome:
-    """Find the best of `candidates`.
+    """Find the best of `candidates`; what is in `hold`, each trial takes from its candidate as it is.
 
     `finished` has trials of an earlier call with the same arguments: they are not run again, and the result
     is the same. `on_trial` is called after every new one. `seconds` bounds the time of all trials; the first
@@ -107,13 +114,19 @@ def search(
     """
     known = {(t.candidate, t.rung): t for t in finished}
     trials: list[Trial] = []
+    one_member = "members" not in hold
+
+    def foreseen(candidate: Candidate) -> float:
+        """Seconds that a trial will take, judged by the mean of those before, mostly of one member."""
+        nets = candidate.members if one_member else 1
+        return nets * candidate.epochs * sum(t.seconds for t in trials) / sum(t.epochs for t in trials)
 
     def attempt(i: int, rung: int, candidate: Candidate) -> _Tried | None:
         """One trial, or the one that is known; None where there is no time for it."""
         trial, fitted = known.get((i, rung)), None
         if trial is None:
             spent = sum(t.seconds for t in trials)
-            if seconds is not None and trials and spent + _foreseen(trials, candidate) > seconds:
+            if seconds is not None and trials and spent + foreseen(candidate) > seconds:
                 return None
             trial, fitted = _run(head, make, i, rung, candidate, parts, classes=classes, seed=seed)
             if on_trial is not None:
@@ -123,11 +136,11 @@ def search(
 
     best: _Tried | None = None
     alive, complete = list(range(len(candidates))), True
-    for rung, kept in _rungs(len(candidates)):
+    for rung, kept in _rungs(len(candidates), halving="epochs" not in hold):
         alive = alive[:kept]
         scores: dict[int, float] = {}
         for i in alive:
-            tried = attempt(i, rung, _with_share(candidates[i], _RUNGS[rung]))
+            tried = attempt(i, rung, _on_rung(candidates[i], rung, one_member))
             if tried is None:
                 complete = False
                 break
@@ -143,36 +156,34 @@ def search(
         raise NothingTrained(
             f"{head}: all {len(trials)} candidates diverged ({errors}); lower the rates or leave the head out"
         )
-    whole = _as_tried(candidates, replace(best[0], rung=_ALL_MEMBERS))
-    if complete and whole.members > 1:
+    whole = replace(candidates[best[0].candidate], epochs=best[0].epochs)
+    if complete and one_member and whole.members > 1:
         tried = attempt(best[0].candidate, _ALL_MEMBERS, whole)
         complete = tried is not None
         best = _better(best, tried)
     assert best is not None
     found, fitted = best
-    return Outcome(tuple(trials), found, _as_tried(candidates, found), fitted, complete)
+    chosen = replace(candidates[found.candidate], epochs=found.epochs)
+    if one_member and found.rung != _ALL_MEMBERS:
+        chosen = replace(chosen, members=1)
+    return Outcome(tuple(trials), found, chosen, fitted, complete)
 
 
-def _rungs(candidates: int) -> list[tuple[int, int]]:
+def _rungs(candidates: int, *, halving: bool) -> list[tuple[int, int]]:
     """Which rungs are worth their time, and how many candidates each gets.
 
     One candidate is only trained for all of its epochs; more than eight are needed for twice as many.
     """
+    if not halving:
+        return [(_ALL_EPOCHS, candidates)]
     counts = [candidates, max(1, round(_KEPT[1] * candidates)), round(_KEPT[2] * candidates)]
     return [(rung, n) for rung, n in enumerate(counts) if n > 0 and (rung > 0 or n > 1)]
 
 
-def _with_share(candidate: Candidate, share: float) -> Candidate:
-    """With one member, for that share of its epochs, at least two."""
-    epochs = max(min(2, candidate.epochs), round(candidate.epochs * share))
-    return replace(candidate, epochs=epochs, members=1)
-
-
-def _as_tried(candidates: Sequence[Candidate], trial: Trial) -> Candidate:
-    """The candidate of a trial, with the epochs and members it had there."""
-    own = candidates[trial.candidate]
-    members = own.members if trial.rung == _ALL_MEMBERS else 1
-    return replace(own, epochs=trial.epochs, members=members)
+def _on_rung(candidate: Candidate, rung: int, one_member: bool) -> Candidate:
+    """For the rung's share of its epochs, at least two; with one member or all."""
+    epochs = max(min(2, candidate.epochs), round(candidate.epochs * _RUNGS[rung]))
+    return replace(candidate, epochs=epochs, members=1 if one_member else candidate.members)
 
 
 def _better(best: _Tried | None, tried: _Tried | None) -> _Tried | None:
@@ -180,12 +191,6 @@ def _better(best: _Tried | None, tried: _Tried | None) -> _Tried | None:
     if tried is None or tried[0].error is not None:
         return best
     return tried if best is None or tried[0].score < best[0].score else best
-
-
-def _foreseen(trials: Sequence[Trial], candidate: Candidate) -> float:
-    """Seconds that a trial of so many epochs and members will take, judged by the mean of those before."""
-    epochs = sum(t.epochs for t in trials)
-    return candidate.members * candidate.epochs * sum(t.seconds for t in trials) / epochs
 
 
 def _run(

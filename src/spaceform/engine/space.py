@@ -12,6 +12,9 @@ from spaceform.engine.candidate import Candidate
 from spaceform.heads import HEADS, Choice, Head, LogUniform, Uniform
 from spaceform.heads.declaration import Range
 
+SIZE = 16
+"""Candidates of a whole search."""
+
 NARROW, WIDE = 100, 1000
 """Fewer features than the first are a table's, whose columns each mean something; past the second a
 projection has more parameters than the rows can teach it."""
@@ -86,7 +89,7 @@ def space(
     classes: int,
     rows: int,
     *,
-    size: int = 16,
+    size: int = SIZE,
     searched: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Candidate]:
     """At least one candidate, at most `size`: every head gets as many.

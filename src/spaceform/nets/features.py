@@ -56,6 +56,7 @@ class FeaturesOptions(NetOptions):
                 f"net.projected=false keeps the {width} features as they are, but net.dim is {self.dim}; "
                 f"set net.dim={width}, or net.projected=true"
             )
+        self._require_hidden_layers_where_asked()
         body = FeatureBody(
             features,
             self.dim,
@@ -67,6 +68,19 @@ class FeaturesOptions(NetOptions):
             projected=self.projected,
         )
         return FeaturesNet(Standardised(features), body)
+
+    def _require_hidden_layers_where_asked(self) -> None:
+        """Options that only nets with hidden layers have, or only those without."""
+        if self.hidden and not self.projected:
+            raise ValueError(
+                f"net.projected=false is for nets without hidden layers, and net.hidden is {self.hidden}; "
+                "leave out one of them"
+            )
+        if not self.hidden and (self.members > 1 or self.gates):
+            option = f"net.members={self.members}" if self.members > 1 else "net.gates=true"
+            raise ValueError(
+                f"{option} is for nets with hidden layers; set net.hidden too, such as [256, 256]"
+            )
 
 
 @runtime_checkable

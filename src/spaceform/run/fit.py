@@ -6,8 +6,9 @@ trained anew on all of them. The models of the rehearsal stay beside it: what th
 not see is what calibrators are fitted on.
 """
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -37,13 +38,14 @@ from spaceform.run import files
 from spaceform.run.held_out import FITTED_TO
 from spaceform.run.material import Material
 from spaceform.run.model import Model, build_model
-from spaceform.run.recipe import Recipe, RecipeError, replace
+from spaceform.run.recipe import Recipe, RecipeError, flatten, replace
 
 __all__ = [
     "DivergedFit",
     "FeatureRun",
     "affordable",
     "candidate_of",
+    "candidates_with",
     "engine_parts",
     "held_out",
     "is_for_features",
@@ -126,6 +128,7 @@ def require_features(recipe: Recipe, parts: Material) -> None:
             f"net 'features' is for the classification of features, and {recipe.data.name!r} is "
             f"{parts.dataset.task} of {parts.dataset.kind}; try net.name=projection"
         )
+    recipe.net.build(parts.input_shape)  # its own sentence where options do not go together
 
 
 def candidate_of(recipe: Recipe) -> Candidate:
@@ -150,12 +153,38 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
     """The recipe of a candidate: the same data and head, this net, these rates and options."""
     dim, projected = candidate.embedding(features, classes)
     net = {"name": "features", "dim": dim, "hidden": candidate.hidden}
-    net |= {"pieces": candidate.pieces, "members": candidate.members, "dropout": candidate.dropout}
-    net |= {"gates": candidate.gates, "projected": projected}
+    net |= {"pieces": candidate.pieces, "dropout": candidate.dropout, "projected": projected}
+    if candidate.hidden:  # else there is one member, without gates
+        net |= {"members": candidate.members, "gates": candidate.gates}
     optim = {"name": "cosine_adamw", "lr": candidate.lr, "weight_decay": candidate.weight_decay}
     optim |= {"batch_size": candidate.batch_size, "epochs": candidate.epochs}
     head = {"name": recipe.head.name, **candidate.options}
     return replace(recipe, net=net, optim=optim, head=head)
+
+
+def candidates_with(
+    recipe: Recipe, candidates: Iterable[Candidate], settings: Mapping[str, Any], features: int, classes: int
+) -> list[Candidate]:
+    """The candidates with these settings, as {"net.dim": 32}: those that can have them, equal ones once.
+
+    A net without hidden layers has one member and no gates, one with them is projected: a setting that asks
+    for the other kind leaves out candidates of this one.
+    """
+    if not settings:
+        return list(candidates)
+    if "net.dim" in settings:  # a number of coordinates asks for them
+        settings = {"net.projected": True, **settings}
+    found: list[Candidate] = []
+    for one in candidates:
+        wanted = replace(with_candidate(recipe, one, features, classes), settings)
+        changed = candidate_of(wanted)
+        kept, asked = flatten(with_candidate(recipe, changed, features, classes)), flatten(wanted)
+        if all(kept[key] == asked[key] for key in settings) and changed not in found:
+            found.append(changed)
+    if not found:
+        given = ", ".join(f"{key}={json.dumps(value, default=str)}" for key, value in settings.items())
+        raise RecipeError(f"no net for {features} features has all of {given}; leave out one of them")
+    return found
 
 
 def rows_of(parts: Material) -> tuple[Rows, Rows]:

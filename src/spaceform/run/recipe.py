@@ -245,6 +245,28 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
+_SET_OTHERWISE: dict[str, str] = {
+    "budget.epochs": "set optim.epochs",
+    "budget.classes": "set optim.batch_size",
+    "budget.instances": "set optim.batch_size",
+    "optim.temperature_lr": "the temperature has the rate of the rest; set optim.lr",
+    "data.thumbnail": "it is for photos",
+    "retrieval": "net.name=projection is for retrieval",
+}
+"""Of what a run on features has no use for: what to do instead."""
+
+
+def require_effect(recipe: Recipe, settings: Iterable[str]) -> None:
+    """Refuse settings of a recipe for features that would change nothing."""
+    if recipe.net.name != "features":
+        return
+    for key in settings:
+        idle = key.split(".")[0] in ("budget", "schedule", "precision", "channels_last")
+        if idle or key in _SET_OTHERWISE:
+            remedy = _SET_OTHERWISE.get(key, "leave it out")
+            raise RecipeError(f"{key} has no effect on the training of net 'features': {remedy}")
+
+
 @final
 class Recipes(Mapping[str, Recipe]):
     """Named recipes of one TOML file: the table `[mnist]` holds what all of `["mnist/..."]` share."""
@@ -292,7 +314,9 @@ def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     else:
         raise RecipeError(unknown("recipe", str(source), named) + ", or the path of a .toml file")
     changes = dict(map(parse_setting, settings))
-    return replace(recipe, changes) if changes else recipe
+    changed = replace(recipe, changes) if changes else recipe
+    require_effect(changed, changes)
+    return changed
 
 
 def _read(path: Path) -> dict[str, Any]:

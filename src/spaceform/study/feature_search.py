@@ -14,18 +14,22 @@ from typing import Any, NotRequired, final
 import pandas as pd
 from typing_extensions import TypedDict
 
-from spaceform.engine import NothingTrained, Trial, space
+from spaceform.engine import SIZE, Held, NothingTrained, Trial, space
 from spaceform.engine import search as search_candidates
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.messages import counted
 from spaceform.run import files
-from spaceform.run.fit import affordable, candidate_of, engine_parts, with_candidate
+from spaceform.run.fit import affordable, candidates_with, engine_parts, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material
-from spaceform.run.recipe import Recipe, RecipeError, load, replace
+from spaceform.run.recipe import Recipe, RecipeError, load
 from spaceform.study.folder import Job
 from spaceform.study.place import Event
 from spaceform.study.processes import Errand, Processes
 from spaceform.study.search import SearchError, to_toml
+from spaceform.study.settings import of_candidate
+
+_HELD: dict[Held, str] = {"epochs": "optim.epochs", "members": "net.members"}
+"""What a search shortens, unless it is set."""
 
 
 class AboutSearch(TypedDict):
@@ -67,7 +71,7 @@ def search_features(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; a head that never trained is left out.
 
-    What `settings` fix, as {"net.dim": 32}, all candidates have, and the rest is searched. `seconds` bounds
+    What `settings` fix, as {"net.dim": 32}, all trials have, and the rest is searched. `seconds` bounds
     the time of each head. `beside` is done by the same processes; if it fails, that is said. The caller
     holds the folder's lock.
     """
@@ -121,9 +125,11 @@ def search_one(
     parts = material(recipe, datasets[key])
     features, classes, most = parts.input_shape[0], len(parts.classes), affordable(parts)
     recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
-    candidates, fixed = space(head, features, classes, len(parts.split.train), size=trials), _fixed(settings)
-    if fixed:
-        candidates = list(dict.fromkeys(candidate_of(replace(recipe_of(one), fixed)) for one in candidates))
+    fixed = of_candidate(settings)
+    size = max(trials, SIZE) if fixed else trials  # some of them may not be able to have it
+    candidates = space(head, features, classes, len(parts.split.train), size=size)
+    candidates = candidates_with(recipe, candidates, fixed, features, classes)[:trials]
+    hold: list[Held] = [part for part, key in _HELD.items() if key in fixed]
     kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, len(candidates), most, fixed))
     outcome = search_candidates(
         head,
@@ -132,6 +138,7 @@ def search_one(
         classes=classes,
         seed=0,
         seconds=seconds,
+        hold=hold,
         finished=kept.trials,
         on_trial=lambda trial: kept.add(trial, recipe_of(candidates[trial.candidate])),
     )
@@ -211,12 +218,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         schema=KeptTrial,
         remedy="restore it from a copy, or remove it: the same command searches this head again",
     )
-
-
-def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that are of a net, rates or options; a number of coordinates asks for these."""
-    fixed = {key: value for key, value in settings.items() if key.split(".")[0] in ("net", "optim", "head")}
-    return fixed | ({"net.projected": True} if "net.dim" in fixed else {})
 
 
 def _about(

@@ -18,11 +18,23 @@ from spaceform import data
 from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
 from spaceform.nets import NETS, TimmOptions
-from spaceform.run.fit import with_candidate
-from spaceform.run.recipe import AUTHORS, PAPER, QUICK, Net, Recipe, RecipeError, load, make, replace, unknown
+from spaceform.run.fit import candidates_with, with_candidate
+from spaceform.run.recipe import (
+    AUTHORS,
+    PAPER,
+    QUICK,
+    Recipe,
+    RecipeError,
+    load,
+    make,
+    replace,
+    require_effect,
+    unknown,
+)
 from spaceform.study.choices import Length
 from spaceform.study.folder import Job
 from spaceform.study.published import PAPER_HEADS
+from spaceform.study.settings import of_candidate
 
 PlannedKind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
@@ -105,8 +117,13 @@ def recipes(
     dataset = data.load(name) if dataset is None else dataset
     task = conditions.task or dataset.task
     by_engine = suits_engine(name, dataset, conditions)
+    if by_engine and conditions.budget == "full":
+        raise RecipeError(
+            "--budget full has no effect on features: --search tries more candidates, and --set optim.epochs "
+            "trains longer"
+        )
     found = {
-        head: _for_engine(name, dataset, head)
+        head: _for_engine(name, dataset, head, conditions.settings or {})
         if by_engine
         else _base(name, dataset, task, conditions.budget, head)
         for head in heads
@@ -126,8 +143,7 @@ def recipes(
             changes["data.thumbnail"] = None
     changes |= conditions.settings or {}
     changed = {head: replace(recipe, changes) for head, recipe in found.items()}
-    for net in {recipe.net for recipe in changed.values()}:
-        _require_net(net, dataset)
+    require_nets(changed, dataset)
     return changed
 
 
@@ -147,6 +163,7 @@ def read_recipes(
             raise RecipeError(f"--recipes: there is no file or folder {str(source)!r}")
         for path in sorted(source.glob("*.toml")) if source.is_dir() else [source]:
             recipe = load(path)
+            require_effect(recipe, settings or {})
             if recipe.head.name in found:
                 raise RecipeError(
                     f"{path} is a second recipe for head {recipe.head.name!r}; give one for each"
@@ -202,17 +219,21 @@ def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bo
     task = conditions.task or dataset.task
     shipped = any(key.startswith(f"{name}/") for key in QUICK)
     own = dataset.kind == "features" and task == "classification" and not shipped
-    return own and conditions.net in (None, "features") and conditions.budget not in _PROFILES
+    net = (conditions.settings or {}).get("net.name", conditions.net)
+    return own and net in (None, "features") and conditions.budget not in _PROFILES
 
 
-def _for_engine(name: str, dataset: data.Dataset, head: str) -> Recipe:
-    """The engine's first candidate: what is used where nothing is searched."""
+def _for_engine(name: str, dataset: data.Dataset, head: str, settings: Mapping[str, Any]) -> Recipe:
+    """The engine's first candidate that can have the settings: what is used where nothing is searched."""
     assert not isinstance(dataset.inputs, tuple)
     train = data.split(dataset).train
     features, classes = dataset.inputs.shape[1], len(dataset.labels[train].unique())
     start = {"net": {"name": "features", "dim": features}, "optim": {"name": "cosine_adamw", "lr": 1e-3}}
     recipe = make({"data": {"name": name}, "head": {"name": head}, **start}, source=f"features/{head}")
-    return with_candidate(recipe, space(head, features, classes, len(train))[0], features, classes)
+    require_effect(recipe, settings)
+    candidates = space(head, features, classes, len(train))
+    found = candidates_with(recipe, candidates, of_candidate(settings), features, classes)
+    return with_candidate(recipe, found[0], features, classes)
 
 
 def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Length, head: str) -> Recipe:
@@ -296,11 +317,12 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
     }
 
 
-def _require_net(net: Net, dataset: data.Dataset) -> None:
-    """Refuse a net that cannot be built for these inputs: once here, instead of in every run."""
+def require_nets(found: Mapping[str, Recipe], dataset: data.Dataset) -> None:
+    """Refuse nets that cannot be built for these inputs: once here, instead of in every run."""
     shape = (3, 224, 224) if isinstance(dataset.inputs, tuple) else tuple(dataset.inputs.shape[1:])
-    with torch.random.fork_rng():
-        net.without_weights().build(shape)
+    for net in {recipe.net for recipe in found.values()}:
+        with torch.random.fork_rng():
+            net.without_weights().build(shape)
 
 
 def _require_equal_conditions(found: Mapping[str, Recipe]) -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ def search_head(
     folder: Path,
     *,
     trials: int,
+    fixed: Collection[str] = (),
     sampler: Sampler = "tpe",
     storage: str | None = None,
     on: Processes = Processes(),  # noqa: B008 (a frozen value)
@@ -61,24 +62,30 @@ def search_head(
 ) -> Best:
     """The best recipe of `trials` trials around `recipe`; also written to HEAD.toml in the folder.
 
+    Keys in `fixed`, such as "optim.lr", keep the value that they have in `recipe` in every trial.
     A trial is a training run whose score is the best validation score. Trials that fall behind the median of
     the others at the same epoch are cut short; those that diverge count as 0. TPE begins with the recipe as
     it is. Trials are kept in `storage` (SQLite in the folder unless given): the same call goes on where it
     stopped, and several machines may share one, as long as the data are the same. The caller holds the
     folder's lock.
     """
+    if not starting_point(recipe, fixed):
+        raise RecipeError(
+            f"all that a search of {recipe.head.name} varies is set ({', '.join(sorted(fixed))}); leave out "
+            "the search, or one of the settings"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = _open(recipe, folder, sampler, storage)
+    study = _open(recipe, folder, sampler, storage, fixed)
     _require_same_data(study, recipe)
     _recover(study, folder)
     if sampler == "tpe" and not study.trials:
-        study.enqueue_trial(starting_point(recipe))
+        study.enqueue_trial(starting_point(recipe, fixed))
     live: dict[str, _Live] = {}
     with on.pool(trials, workers) as pool:
         while True:
             while pool.room and _count(study) < trials:
-                begun = _begin(study, recipe, folder, sampler)
+                begun = _begin(study, recipe, folder, space(recipe, sampler, fixed))
                 live[begun.job.name] = begun
                 pool.submit(begun.job, begun.folder, partial(perform, measure=False))
             if not live:
@@ -155,12 +162,15 @@ class _Live:
     folder: Path
 
 
-def _open(recipe: Recipe, folder: Path, sampler: Sampler, storage: str | None) -> optuna.Study:
+def _open(
+    recipe: Recipe, folder: Path, sampler: Sampler, storage: str | None, fixed: Collection[str] = ()
+) -> optuna.Study:
     url = storage or f"sqlite:///{(folder / 'search.db').resolve()}"
     name = f"{Path(recipe.data.name).name}-{recipe.head.name}-{sampler}-{recipe.digest[:12]}"
+    name += "".join(f"-{key}" for key in sorted(fixed))  # what is not searched makes it another search
     how: optuna.samplers.BaseSampler
     if sampler == "grid":
-        grid = {key: list(grid_of(recipe, key)) for key in starting_point(recipe)}
+        grid = {key: list(grid_of(recipe, key)) for key in starting_point(recipe, fixed)}
         how = optuna.samplers.GridSampler(grid, seed=recipe.seed)
     else:
         how = optuna.samplers.TPESampler()
@@ -219,8 +229,13 @@ def _count(study: optuna.Study) -> int:
     )
 
 
-def _begin(study: optuna.Study, recipe: Recipe, folder: Path, sampler: Sampler) -> _Live:
-    trial = study.ask(space(recipe, sampler))
+def _begin(
+    study: optuna.Study,
+    recipe: Recipe,
+    folder: Path,
+    searched: dict[str, optuna.distributions.BaseDistribution],
+) -> _Live:
+    trial = study.ask(searched)
     name = f"{recipe.head.name}-{trial.number}"
     place = str(trial.user_attrs.get("folder", name))
     trial.set_user_attr("where", _where(folder))

@@ -1,7 +1,7 @@
 """What a search may try: the rates that every head has, and the options that a head declares."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import optuna
@@ -25,9 +25,11 @@ _AROUND = 30.0
 """TPE looks this far above and below the rate that it starts from, in logarithms."""
 
 
-def space(recipe: Recipe, sampler: Sampler) -> dict[str, optuna.distributions.BaseDistribution]:
-    """What is searched for this head, dotted key to distribution."""
-    start = starting_point(recipe)
+def space(
+    recipe: Recipe, sampler: Sampler, fixed: Collection[str] = ()
+) -> dict[str, optuna.distributions.BaseDistribution]:
+    """What is searched for this head, dotted key to distribution; keys in `fixed` are not."""
+    start = starting_point(recipe, fixed)
     if sampler == "grid":
         found = {key: grid_of(recipe, key) for key in start}
         return {key: optuna.distributions.CategoricalDistribution(values) for key, values in found.items()}
@@ -36,15 +38,16 @@ def space(recipe: Recipe, sampler: Sampler) -> dict[str, optuna.distributions.Ba
     return {key: _distribution(ranges.get(key) or _around(key, value), value) for key, value in start.items()}
 
 
-def starting_point(recipe: Recipe) -> dict[str, Any]:
-    """What is searched, and the value that the search starts from."""
+def starting_point(recipe: Recipe, fixed: Collection[str] = ()) -> dict[str, Any]:
+    """What is searched, and the value that the search starts from; keys in `fixed` are not searched."""
     given = flatten(recipe)
     learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
     rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
     defaults = HEADS[recipe.head.name].options()
     options = [*_searched(recipe), *(option for option in defaults if f"head.{option}" == _WARM_UP)]
     own = {f"head.{option}": given.get(f"head.{option}", defaults[option]) for option in options}
-    return {key: given[key] for key in rates} | own
+    found = {key: given[key] for key in rates} | own
+    return {key: value for key, value in found.items() if key not in fixed}
 
 
 def _searched(recipe: Recipe) -> Mapping[str, Range]:

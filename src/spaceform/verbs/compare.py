@@ -3,42 +3,31 @@
 What the command line does is done here. A call that was interrupted goes on when it is made again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from spaceform.data import Dataset, load, split
 from spaceform.data.dataset import Task
 from spaceform.data.splits import few_to_train_on
+from spaceform.engine import SIZE
 from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Profile, Sampler
 from spaceform.study.feature_search import search_features
-from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.folder import StudyFolder
 from spaceform.study.lock import locked
-from spaceform.study.place import Event, Place, Watcher, unwatched
+from spaceform.study.place import Place
 from spaceform.study.processes import Errand, Processes, lasting
 from spaceform.study.references import reference_errands
 from spaceform.study.seeds import Seeds
+from spaceform.study.settings import COMPARED, REPRODUCED, SEARCHED, of_candidate, require_settable
 from spaceform.verbs.outcome import Study
 from spaceform.verbs.photographs import Eyes, see
+from spaceform.verbs.runs import Say, Watch, by_seeds, carry_out, run_errands, saying, silent
 from spaceform.verbs.source import AnyData, find
-
-Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
-"""Given how far the runs are, a context whose value is told of every event."""
-Say: TypeAlias = Callable[[str], None]
-"""Told a sentence, such as `print`."""
-
-
-CANDIDATES = 16
-"""Tried for each head on features of one's own."""
-
-
-def silent(sentence: str) -> None:
-    """Says nothing."""
 
 
 def compare(
@@ -92,6 +81,7 @@ def compare(
         raise RecipeError(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
+    require_settable(settings, COMPARED)
     source, folder = find(data, out, label=label)
     eyes = Eyes(net, weights, finetune)
     seen = see(source, eyes, budget=budget, recipes=recipes, settings=settings, say=say)
@@ -100,9 +90,10 @@ def compare(
     found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
     if recipes:
         found = plan.read_recipes(recipes, found, settings)
+        plan.require_nets(found, source.dataset)
     variants = [str(value) for value in temperatures]
     engine = _by_engine(found)
-    trials = (CANDIDATES if engine and not recipes else 0) if search is None else search
+    trials = (SIZE if engine and not recipes else 0) if search is None else search
     rule = Seeds.of(seeds, auto=engine, minutes=minutes)
     plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
     notes: dict[str, Any] = {"kind": "compare", "data": source.dataset.name, "budget": conditions.budget}
@@ -134,11 +125,11 @@ def compare(
             )
             beside = []
         elif place is not here:
-            _run_errands(beside, here, say)
+            run_errands(beside, here, say)
             beside = []
         notes["search"] = _searched(trials, found)
         runs = partial(plan.jobs, found, temperatures=variants)
-        return _by_seeds(rule, runs, folder, notes, place, workers, watch or _saying(say), say, beside)
+        return by_seeds(rule, runs, folder, notes, place, workers, watch or saying(say), say, beside)
 
 
 def reproduce(
@@ -160,6 +151,7 @@ def reproduce(
     `profile="authors"` follows the authors' code where it differs from the text of the paper. `epochs` is the
     most that a run may take. The other options are those of `compare`.
     """
+    require_settable(settings, REPRODUCED)
     paper_data([name])
     source, folder = find(name, out or Path("spaceform-reproduce") / name)
     changes = {**(settings or {}), **({} if epochs is None else {"budget.epochs": epochs})}
@@ -215,6 +207,7 @@ def search(
     (default `spaceform-NAME-search`) has it as HEAD.toml, which `compare` takes as one of its `recipes`.
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
+    require_settable(settings, SEARCHED)
     source, folder = find(data, out, "-search", label=label)
     seen = see(source, Eyes(net, weights, finetune), budget=budget, settings=settings, say=say)
     source = seen.source
@@ -226,6 +219,7 @@ def search(
             found,
             folder,
             trials,
+            settings=settings,
             on=on or Processes(),
             workers=workers,
             say=say,
@@ -234,21 +228,6 @@ def search(
         )
     notes = {"kind": "search", "data": source.name, "searched": searched}
     return Study(StudyFolder(folder, (), notes))
-
-
-def carry_out(
-    out: str | Path,
-    jobs: Sequence[Job],
-    *,
-    notes: Mapping[str, Any] | None = None,
-    on: Place | None = None,
-    workers: int | None = None,
-    watch: Watch | None = None,
-    say: Say = silent,
-) -> Study:
-    """Plan these runs in a folder and carry them out: for a study that is no comparison of heads."""
-    with locked(out) as folder:
-        return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or _saying(say))
 
 
 def _begin(folder: Path, found: Mapping[str, Recipe], notes: Mapping[str, Any]) -> None:
@@ -266,12 +245,6 @@ def _few_to_train_on(dataset: Dataset, recipe: Recipe) -> str:
     """Classes with too few training items, in a sentence; empty where there is none."""
     dataset = dataset if recipe.data.task is None else dataset.with_task(recipe.data.task)
     return few_to_train_on(dataset, split(dataset, recipe.data.split_seed))
-
-
-def _run_errands(errands: Sequence[Errand], on: Processes, say: Say) -> None:
-    for event in on.each(errands):
-        if event.failure is not None:
-            say(f"{event.job.label}: {event.error}")
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
@@ -296,73 +269,6 @@ def _shipped(head: str, recipe: Recipe) -> bool:
     )
 
 
-def _by_seeds(
-    rule: Seeds,
-    runs: Callable[[Sequence[int]], list[Job]],
-    folder: Path,
-    notes: dict[str, Any],
-    place: Place,
-    workers: int | None,
-    watch: Watch,
-    say: Say,
-    beside: Sequence[Errand] = (),
-) -> Study:
-    """The first seeds of every head, then more of those in question for as long as the rule says."""
-    counts = {job.label: rule.first for job in runs(range(1))}
-    if rule.racing:
-        counts = _with_those_there(counts, runs, folder)
-    rounds: list[dict[str, Any]] = []
-    while True:
-        planned = [job for job in runs(range(max(counts.values()))) if job.recipe.seed < counts[job.label]]
-        study = _carry_out(folder, planned, notes, place, workers, watch, say, beside)
-        beside = ()
-        found = rule.next(study.kept)
-        if found is None:
-            return study
-        rounds.append(found.record)
-        notes["race"] = rounds
-        for sentence in found.sentences:
-            say(sentence)
-        if not found.go_on:
-            return Study(StudyFolder.plan(folder, planned, notes))
-        counts = dict(found.counts)
-
-
-def _with_those_there(
-    counts: Mapping[str, int], runs: Callable[[Sequence[int]], list[Job]], folder: Path
-) -> dict[str, int]:
-    """Seeds to begin with: those that an earlier call has finished count too, from the first on."""
-    study = StudyFolder.open(folder)
-    done = {job for job in study.jobs if study.status(job).state == "finished"}
-    found = dict(counts)
-    for job in runs(range(len(study.jobs))):  # seed by seed
-        if job.recipe.seed == found[job.label] and job in done:
-            found[job.label] += 1
-    return found
-
-
-def _carry_out(
-    folder: Path,
-    jobs: Sequence[Job],
-    notes: Mapping[str, Any],
-    on: Place,
-    workers: int | None,
-    watch: Watch,
-    say: Say = silent,
-    beside: Sequence[Errand] = (),
-) -> Study:
-    study = StudyFolder.plan(folder, jobs, notes, say=say)
-    try:
-        with watch([study.status(job) for job in jobs]) as watcher:
-            if beside and isinstance(on, Processes):
-                on.finish(study, watcher, workers=workers, beside=beside, say=say)
-            else:
-                on.finish(study, watcher, workers=workers)
-    finally:
-        study.collect()
-    return Study(study)
-
-
 def _search(
     found: Mapping[str, Recipe],
     folder: Path,
@@ -377,7 +283,8 @@ def _search(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; trials run in local processes.
 
-    Heads on features are searched by their engine, for at most so many seconds each; others by Optuna.
+    What `settings` fix is not searched. Heads on features are searched by their engine, for at most so many
+    seconds each; others by Optuna.
     """
     if _by_engine(found):
         return search_features(
@@ -392,28 +299,9 @@ def _search(
         )
     from spaceform.study.search import search_head
 
-    best, sentences = {}, {}
+    best, sentences, fixed = {}, {}, of_candidate(settings)
     for head, recipe in found.items():
-        ended = search_head(recipe, folder, trials=trials, on=on, say=say, **how)
+        ended = search_head(recipe, folder, trials=trials, fixed=fixed, on=on, say=say, **how)
         best[head], sentences[head] = ended.recipe, ended.sentence
         say(f"{head}: {ended.sentence}")
     return best, sentences
-
-
-def _saying(say: Say) -> Watch:
-    """A sentence for each run that ends."""
-
-    def watch(statuses: Sequence[RunStatus]) -> AbstractContextManager[Watcher]:
-        done = sum(status.state == "finished" for status in statuses)
-
-        def tell(event: Event | None) -> None:
-            nonlocal done
-            if event is not None and event.kind == "finished":
-                done += 1
-                say(f"{event.job.name}: finished ({done} of {len(statuses)})")
-            elif event is not None and event.kind in ("failed", "lost"):
-                say(f"{event.job.name}: {event.kind}: {event.error}")
-
-        return nullcontext(tell if say is not silent else unwatched)
-
-    return watch
