@@ -74,6 +74,10 @@ def test_more_minutes_improve_the_answer(tmp_path):
         assert about["trials"] == (2 if path.stem == "features" else 3)  # of these there is nothing to try
     less = spaceform.compare(data, "cosine,standard", search=3, seeds=1, minutes=1e-4, out=out)
     assert less.recipes == more.recipes
+    lines = (out / "search" / "standard.jsonl").read_text().splitlines()
+    (out / "search" / "standard.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    advice = spaceform.Study.open(out).advice
+    assert any(said.startswith("The search was not equal: cosine 3 cand") for said in advice.overall())
 
 
 def test_status_tells_where_a_search_is(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from spaceform.study.sensitivity import Tried, left_out, told, tried
+from spaceform.study.sensitivity import Tried, left_out, told, tried, unequal
 
 
 def write_search(study: Path, head: str, rungs: list[list[float | None]], planned: int = 4) -> None:
@@ -73,6 +73,22 @@ def test_a_head_of_which_nothing_trained_is_not_there_and_is_named(tmp_path):
     notes = {"searched": {"vmf": "vmf: every candidate diverged", "cosine": "fine"}}
     assert left_out({"cosine"}, notes) == {"vmf": "every candidate diverged"}
     assert left_out({"cosine"}, {}) == {}
+
+
+def test_a_search_that_was_not_equal_is_told_with_the_counts():
+    def had(head: str, count: int, planned: int) -> Tried:
+        return Tried(head, (0.1,) * count, 0, 0.1, "NLL", planned)
+
+    assert unequal([]) == unequal([had("vmf", 3, 4), had("cosine", 3, 4)]) == ""
+    cut = [had("vmf", 1, 4), had("cosine", 4, 4), had("standard", 4, 4)]
+    assert unequal(cut) == (
+        "The search was not equal: cosine and standard 4 candidates; vmf 1 candidate. A head with fewer may "
+        "be better than it looks here. The same command with more --minutes goes on."
+    )
+    fewer = [had("standard", 1, 1), had("vmf", 4, 4)]  # settings may leave a head without choices
+    assert unequal(fewer).endswith("better than it looks here.")
+    assert "time was over" not in told(fewer, "")
+    assert "time was over" in told(cut, "")
 
 
 def test_what_was_tried_is_said_and_what_was_not():

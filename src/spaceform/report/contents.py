@@ -142,8 +142,8 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
     ends = extremes(group, pictures) if pictures else []
     nearest = neighbours_of(group, pictures) if pictures else []
     laid_out = layouts(group)
-    advice, notes = _advice(group), collection.notes_of(group)
     tried_ones = [one for study in group.studies for one in tried(study)]
+    advice, notes = _advice(group, tried_ones), collection.notes_of(group)
     search = told(tried_ones, str(notes.get("search", "")))
     results = summary.results(
         tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
@@ -185,11 +185,12 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
     )
 
 
-def _advice(group: Group) -> Advice | None:
+def _advice(group: Group, searched: list[Tried]) -> Advice | None:
     """Of all runs of the group, beside the references that their studies kept."""
     finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
     runs = [JudgedRun.of(Job(r.name, r.label, r.recipe), r.folder, r.metrics, r.status) for r in finished]
-    return judge_runs(runs, [kept for study in group.studies for kept in read_references(study)])
+    references = [kept for study in group.studies for kept in read_references(study)]
+    return judge_runs(runs, references, searched)
 
 
 def _to_deploy(group: Group, advice: Advice | None) -> Record | None:

@@ -17,6 +17,7 @@ from spaceform.run import timing
 from spaceform.run.stored import read_metrics
 from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
+from spaceform.study.sensitivity import Tried, tried, unequal
 from spaceform.study.summary import Findings
 from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, ItemOutputs, evidence_from
@@ -37,6 +38,8 @@ class Advice:
     costs: Mapping[str, Cost]
     runs: tuple["JudgedRun", ...] = ()
     references: tuple[KeptReference, ...] = ()
+    searched: tuple[Tried, ...] = ()
+    """What a search tried for each head."""
 
     @property
     def findings(self) -> Findings:
@@ -72,7 +75,7 @@ class Advice:
             return no_choice(self.verdict, name)
         said = overall(self.recommendation, self.verdict, name)
         beside = against_references(self.verdict, self.recommendation, name)
-        return [*said[:1], beside, *said[1:]] if beside else said
+        return [*said[:1], *filter(None, [beside, unequal(self.searched, name)]), *said[1:]]
 
     def sentences(self, name: Name = str) -> list[str]:
         """Everything there is to say, a sentence each: the choice over all goals first."""
@@ -142,12 +145,14 @@ def judge(
 
     `regions` are differences that do not matter, and `weights` say how much a goal counts; both by column.
     """
-    return judge_runs(finished(study), read_references(study.folder), regions=regions, weights=weights)
+    beside, searched = read_references(study.folder), tried(study.folder)
+    return judge_runs(finished(study), beside, searched, regions=regions, weights=weights)
 
 
 def judge_runs(
     runs: Sequence[JudgedRun],
     references: Sequence[KeptReference] = (),
+    searched: Sequence[Tried] = (),
     *,
     regions: Mapping[str, float] | None = None,
     weights: Mapping[str, float] | None = None,
@@ -160,7 +165,9 @@ def judge_runs(
         return None
     verdict, costs = decide(found, regions=regions), _costs(runs)
     recommendation = recommend(found, verdict, weights, costs)
-    return Advice(found, verdict, recommendation, costs, tuple(runs), tuple(references))
+    compared = {run.head for run in runs}
+    own = tuple(one for one in searched if one.head in compared)
+    return Advice(found, verdict, recommendation, costs, tuple(runs), tuple(references), own)
 
 
 def finished(study: StudyFolder) -> list[JudgedRun]:

@@ -9,7 +9,7 @@ from spaceform.study.folder import StudyFolder
 from spaceform.study.judge import evidence, finished
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.race import FIRST_SEEDS, Decision, race
-from spaceform.study.verdict.words import racing
+from spaceform.study.verdict.race_words import racing
 
 _SEARCH_SHARE = 0.5
 """The share of the minutes that the search may take."""

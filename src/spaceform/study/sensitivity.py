@@ -4,7 +4,7 @@ A head that is good with one candidate of sixteen needs luck; one that is good w
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any, final
 
 import pandas as pd
 
-from spaceform.messages import counted
+from spaceform.messages import counted, listed
 from spaceform.study import feature_search
 
 
@@ -72,12 +72,32 @@ def told(found: Sequence[Tried], note: str) -> str:
         counted(counts[0], "candidate") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} candidates"
     )
     number += " was" if counts == [1] else " were"
-    if counts[0] < planned:
+    if _cut_short(found):
         return (
             f"Rates and options: {number} tried for each head on the validation split; "
             f"{planned} were planned, but the time was over."
         )
     return f"Rates and options: {number} tried for each head on the validation split."
+
+
+def unequal(found: Sequence[Tried], name: Callable[[str], str] = str) -> str:
+    """That heads were not searched equally, and which had how many candidates; empty where they were."""
+    heads = {one.head: one.count for one in sorted(found, key=lambda one: one.count)}
+    by_count: dict[int, list[str]] = {}
+    for head, count in sorted(heads.items(), key=lambda one: -one[1]):
+        by_count.setdefault(count, []).append(name(head))
+    if len(by_count) < 2:
+        return ""
+    counts = [f"{listed(names)} {counted(count, 'candidate')}" for count, names in by_count.items()]
+    remedy = " The same command with more --minutes goes on." if _cut_short(found) else ""
+    return (
+        f"The search was not equal: {'; '.join(counts)}. A head with fewer may be better than it looks "
+        f"here.{remedy}"
+    )
+
+
+def _cut_short(found: Sequence[Tried]) -> bool:
+    return any(one.count < one.planned for one in found)
 
 
 def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:

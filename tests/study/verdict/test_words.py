@@ -1,9 +1,11 @@
 """Findings in plain sentences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import CLASSIFICATION_GOALS, Evidence, Missing, Series, decide, words
+from spaceform.study.verdict import CLASSIFICATION_GOALS, Evidence, Missing, Series, decide, race_words, words
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
 from study.verdict.studies import ACCURACY, NLL, study
@@ -43,11 +45,23 @@ def seeds_of(**values):
 
 def test_what_is_open_says_what_would_settle_it():
     found = said(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
-    assert found[0].startswith("Choose vmf (90.4 %): the best with a probability of ")
+    assert found[0].startswith("Choose vmf (90.4 %): on average it is the least behind the best (")
     assert found[1].startswith("It may also be arcface (")
     assert found[2].startswith("With about ")
     assert found[2].endswith(" the choice would be on average less than 0.5 points behind the best.")
     assert found[3].startswith("Only the values of the runs are known")
+
+
+def test_a_head_that_wins_more_often_but_loses_more_is_told_apart_from_the_choice():
+    """Least expected regret and highest probability of being the best are two things."""
+    verdict = decide(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4])).goals[0]
+    chosen, other = (replace(verdict.of(label), best=p) for label, p in (("vmf", 0.49), ("cosine", 0.51)))
+    assert verdict.choice == "vmf"
+    verdict = replace(verdict, standings=(other, chosen))
+    found = words.sentences(verdict, break_tie(verdict))
+    assert found[0].startswith("Choose vmf (90.4 %): on average it is the least behind the best (")
+    assert found[0].endswith(" points), though it is the best with a probability of only 49 %.")
+    assert found[1] == "Cosine (51 %) is the best more often, but loses more where it is not."
 
 
 def test_the_choice_against_a_reference():
@@ -131,8 +145,8 @@ def test_a_goal_that_does_not_count_says_why():
 
 def test_a_race_says_why_it_stops():
     found = race(study({"cosine": 95.0, "vmf": 90.0}))
-    assert words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
-    assert words.racing(found, (ACCURACY,))[1].endswith(
+    assert race_words.racing(found, (ACCURACY,))[0].startswith("No more seeds: they would hardly change")
+    assert race_words.racing(found, (ACCURACY,))[1].endswith(
         " behind the best of these test items; 0.25 points or less is near enough."
     )
 
@@ -147,7 +161,7 @@ def test_amounts(goal, x, text):
 
 def test_a_race_that_goes_on_names_the_heads():
     found = race(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], far=[10, 11, 12]))
-    first, second = words.racing(found, (ACCURACY,))
+    first, second = race_words.racing(found, (ACCURACY,))
     assert first == "More seeds for cosine and vmf."
     assert " so far, on average " in second
     assert second.endswith("; 0.25 points or less is near enough; in question: cosine and vmf.")

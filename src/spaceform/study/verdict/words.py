@@ -17,7 +17,6 @@ from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import GoalChoice, Recommendation, Why
 from spaceform.study.verdict.posterior import VarianceSource
-from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
 
 Name = Callable[[str], str]
 
@@ -68,6 +67,12 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
         return f"{head} ({value(goal, one.mean)}); {others} {verb} practically as good."
     if choice.why is Why.CLEAR:
         return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
+    if one.best < _LIKELY:
+        return (
+            f"{head} ({value(goal, one.mean)}): on average it is the least behind the best "
+            f"({amount(goal, one.regret)}), though it is the best with a probability of only "
+            f"{probability(one.best)}."
+        )
     return (
         f"{head} ({value(goal, one.mean)}): the best with a probability of {probability(one.best)}, "
         f"on average {amount(goal, one.regret)} behind the best."
@@ -75,12 +80,23 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
 
 
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
-    """Which heads may be better than the choice, and which are worse; empty where there is nothing to add."""
+    """Which heads may be better than the choice, and which are worse; empty where there is nothing to add.
+
+    The choice is on average the least behind the best. A head that wins more often, by less than it loses
+    otherwise, is not chosen: then this is said.
+    """
     parts = []
     may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
-    if may:
-        ranked = sorted(may, key=lambda one: -one.best)
-        names = listed([f"{name(one.label)} ({probability(one.best)})" for one in ranked])
+    may.sort(key=lambda one: -one.best)
+    choice = verdict.of(verdict.choice).best if verdict.choice else 1.0
+    often = [one for one in may if one.best > choice]
+    if often:
+        loses = "is the best more often, but loses more where it is not"
+        lose = "are the best more often, but lose more where they are not"
+        parts.append(f"{_likely(often, name)} {loses if len(often) == 1 else lose}")
+    rest = may[len(often) :]
+    if rest:
+        names = _likely(rest, name)
         parts.append(f"it may be {names} instead" if len(may) == 1 else f"it may also be {names}")
     same = [one for one in verdict.standings if one.relation is Relation.EQUIVALENT]
     if same and may:
@@ -304,21 +320,6 @@ def _beside(found: Sequence[tuple[Goal, str]]) -> str:
     return listed([f"{label} ({', '.join(titles)})" for label, titles in by_label.items()])
 
 
-def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:
-    """Why a race goes on or stops, and the goals behind it."""
-    titles = {goal.column: goal for goal in goals}
-    going = list(dict.fromkeys(decision.runs))
-    said = {
-        Reason.FIRST_SEEDS: "Every head gets its first seeds.",
-        Reason.REGRET: f"More seeds for {listed([name(label) for label in going])}." if going else "",
-        Reason.SETTLED: "No more seeds: they would hardly change the choice of any goal.",
-        Reason.MOST_SEEDS: "No more seeds: the heads in question have as many as any head gets.",
-        Reason.NOTHING_TOLD: "No more seeds: these test items cannot tell which head to choose.",
-        Reason.ONE_HEAD: "No more seeds: there is one head only.",
-    }[decision.reason]
-    return [said, *(_question(one, titles[one.column], name) for one in decision.questions)]
-
-
 def value(goal: Goal, x: float) -> str:
     """`97.3 %`, or `0.312`."""
     return f"{x:.{goal.unit.digits}f} {goal.unit.sign}".rstrip()
@@ -361,18 +362,6 @@ def _gap(gap: Gap, name: Name) -> str:
     return f"{capital(which)} of {name(gap.label)} {_WHY_SOME[gap.reason]} and has no value here."
 
 
-def _question(one: Question, goal: Goal, name: Name) -> str:
-    wanted = f"{SAFE * one.region:g} {goal.unit.name}".rstrip()
-    state = f"{wanted} or less is near enough"
-    if one.few_items:
-        state = "more test items could tell, more seeds could not"
-    elif not one.settled:
-        state += f"; in question: {listed([name(label) for label in one.heads])}"
-    choice = name(one.choice) + ("" if one.settled else " so far")
-    loss = amount(goal, one.regret)
-    return f"{capital(goal.title)}: {choice}, on average {loss} behind the best of these test items; {state}."
-
-
 def _next(verdict: GoalVerdict, name: Name) -> str:
     others = [one for one in verdict.standings if one.label != verdict.choice]
     nearest: Standing = min(others, key=lambda one: one.behind.mean)
@@ -398,6 +387,10 @@ def _time(ratio: float | None) -> str:
         if abs(ratio / share - 1) <= 0.12:
             return words
     return f"{100 * ratio:.0f} % of the time"
+
+
+def _likely(some: Sequence[Standing], name: Name) -> str:
+    return listed([f"{name(one.label)} ({probability(one.best)})" for one in some])
 
 
 def _are(some: Sequence[Standing]) -> str:
