@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spaceform.data import DataError, Dataset, Split, imbalance, label_noise, split, targets
-from spaceform.data.splits import few_to_train_on
+from spaceform.data.splits import scarce_classes
 
 
 def dataset(counts, *, task="classification", official=None, groups=None, shuffled=True) -> Dataset:
@@ -211,12 +211,30 @@ def test_a_class_of_few_items_keeps_two_to_train_on():
     trained = torch.bincount(d.labels[s.train])
     assert trained.min() >= 2
     assert [len(p) for p in parts(s)] == [58, 10, 17]
-    assert few_to_train_on(d, s) == ""
+    assert not any("to train on" in said for said in scarce_classes(d, s))
+
+
+def test_a_class_that_is_not_tested_is_named():
+    d = dataset([30, 30, 2])
+    assert scarce_classes(d, split(d)) == [
+        "class 'class 2' has no item in the test part, so that no figure says how well it is found: add "
+        "items, or give the split in the file"
+    ]
+    assert scarce_classes(dataset([30, 30, 10]), split(dataset([30, 30, 10]))) == []
+    many = dataset([2] * 6 + [40] * 4)
+    assert scarce_classes(many, split(many))[-1].startswith(
+        "6 classes have no item in the test part, so that no figure says how well they are found ('class 0', "
+        "'class 1', 'class 2', 'class 3' and 2 more): add items"
+    )
+    nowhere = replace(d, classes=(*d.classes, "nobody"))  # a class without items is no class
+    assert len(scarce_classes(nowhere, split(nowhere))) == 1
+    retrieval = dataset([30] * 8, task="retrieval")
+    assert scarce_classes(retrieval, split(retrieval)) == []
 
 
 def test_classes_with_one_training_item_are_named_and_counted():
     d = dataset([2] * 20)
-    said = few_to_train_on(d, split(d))
+    said = scarce_classes(d, split(d))[0]
     assert said.startswith(
         "13 classes have 1 item each to train on, from which little can be learnt ('class "
     )

@@ -29,3 +29,20 @@ def test_data_that_can_be_compared_pass(tmp_path):
     found = check(tmp_path / "f.npz")
     assert all(one.ok for one in found)
     assert found[-1].detail == "6 heads can be compared"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("lasting_processes")
+def test_a_class_that_is_not_tested_is_told_by_check_comparison_and_page(tmp_path):
+    y = np.array([0] * 30 + [1] * 30 + [2] * 2)
+    path, said = tmp_path / "f.npz", []
+    np.savez(path, X=np.random.default_rng(0).normal(size=(62, 4)) + y[:, None], y=y)
+    wanted = "class '2' has no item in the test part, so that no figure says how well it is found"
+    assert any(wanted in one.detail for one in check(path))
+    study = spaceform.compare(
+        path, "standard", search=0, seeds=1, settings={"optim.epochs": 2}, out=tmp_path / "s", say=said.append
+    )
+    assert any(sentence.startswith(f"note: {wanted}") for sentence in said)
+    assert wanted in study.notes["data_note"]
+    page = study.report().read_text("utf-8")
+    assert "has no item in the test part" in page

@@ -20,7 +20,7 @@ from spaceform.data.download import DownloadListener, bar, fetch, unpack
 from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.formats import load_path
 from spaceform.data.photos import decode
-from spaceform.data.splits import few_to_train_on, split
+from spaceform.data.splits import scarce_classes, split
 from spaceform.messages import counted
 
 DATA_VARIABLE = "SPACEFORM_DATA"
@@ -206,9 +206,8 @@ def _check_split(dataset: Dataset) -> Check:
     except DataError as error:
         return Check("split", False, str(error))
     sizes = ((len(parts.train), "train"), (len(parts.val), "validate"), (len(parts.test), "test"))
-    few = few_to_train_on(dataset, parts)
     said = ", ".join(f"{size:,} {what}" for size, what in sizes)
-    return Check("split", True, f"{said}; {few}" if few else said)
+    return Check("split", True, "; ".join([said, *scarce_classes(dataset, parts)]))
 
 
 def _complete(entry: Entry, place: Path) -> bool:

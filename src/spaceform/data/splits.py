@@ -5,11 +5,12 @@ replications share one split.
 """
 
 from dataclasses import replace
+from functools import partial
 from math import floor
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,7 +32,7 @@ def split(dataset: Dataset, seed: int = 0, *, validation: float = VALIDATION, te
 
     Classification: the official test part, or else 20% of the items, tests; the official validation part, or
     else 15% of the rest, validates; both stratified by class. A class of few items keeps two of them to train
-    on, as far as other classes can give enough; `few_to_train_on` names those with fewer.
+    on, as far as other classes can give enough; `scarce_classes` names those with fewer.
     Retrieval: the classes are disjoint. The official halves, or else the first half of the classes, train,
     and the rest tests; 15% of the training classes (at least two, where there are four or more) validate.
     """
@@ -56,25 +57,51 @@ def _fixed_set(dataset: Dataset, seed: int, validation: float, test: float) -> S
     return parts
 
 
-def few_to_train_on(dataset: Dataset, parts: Split) -> str:
-    """A sentence that names the classes with a single item to train on; empty where there is none."""
+def scarce_classes(dataset: Dataset, parts: Split) -> list[str]:
+    """Sentences on classes with too few items to train on, or none to test on; none where all have enough."""
     if dataset.task == "retrieval":
-        return ""
-    counts = torch.bincount(dataset.labels[parts.train], minlength=len(dataset.classes))
-    single = [dataset.classes[c] for c in torch.nonzero(counts == 1).flatten().tolist()]
-    if not single:
-        return ""
-    named = listed([repr(name) for name in single[:_NAMED]])
-    if len(single) > _NAMED:
-        named = f"{', '.join(map(repr, single[:_NAMED]))} and {len(single) - _NAMED:,} more"
-    if len(single) == 1:
-        return (
+        return []
+    count = partial(torch.bincount, minlength=len(dataset.classes))
+    there = count(dataset.labels) > 0
+    trained, tested = (count(dataset.labels[part]) for part in (parts.train, parts.test))
+    return [*_few_to_train_on(dataset, trained == 1), *_not_tested(dataset, there & (tested == 0))]
+
+
+def _few_to_train_on(dataset: Dataset, which: Bool[Tensor, "classes"]) -> list[str]:
+    """A sentence that names the classes with a single item to train on."""
+    number, named = _names(dataset, which)
+    if number == 1:
+        return [
             f"class {named} has 1 item to train on, from which little can be learnt: add items, or remove it"
-        )
-    return (
-        f"{len(single):,} classes have 1 item each to train on, from which little can be learnt ({named}): "
+        ]
+    said = (
+        f"{number:,} classes have 1 item each to train on, from which little can be learnt ({named}): "
         "add items, or remove them"
     )
+    return [said] if number else []
+
+
+def _not_tested(dataset: Dataset, which: Bool[Tensor, "classes"]) -> list[str]:
+    """A sentence that names the classes without an item in the test part."""
+    number, named = _names(dataset, which)
+    if number == 1:
+        return [
+            f"class {named} has no item in the test part, so that no figure says how well it is found: add "
+            "items, or give the split in the file"
+        ]
+    said = (
+        f"{number:,} classes have no item in the test part, so that no figure says how well they are found "
+        f"({named}): add items, or give the split in the file"
+    )
+    return [said] if number else []
+
+
+def _names(dataset: Dataset, which: Bool[Tensor, "classes"]) -> tuple[int, str]:
+    """How many classes these are, and the names of the first of them."""
+    names = [repr(dataset.classes[c]) for c in torch.nonzero(which).flatten().tolist()]
+    more = len(names) - _NAMED
+    listing = f"{', '.join(names[:_NAMED])} and {more:,} more" if more > 0 else listed(names or [""])
+    return len(names), listing
 
 
 def _require_training_items(dataset: Dataset, parts: Split) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from spaceform.data import Dataset, load, split
 from spaceform.data.dataset import Task
-from spaceform.data.splits import few_to_train_on
+from spaceform.data.splits import scarce_classes
 from spaceform.engine import SIZE
 from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
@@ -97,10 +97,11 @@ def compare(
     rule = Seeds.of(seeds, auto=engine, minutes=minutes)
     plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
     notes: dict[str, Any] = {"kind": "compare", "data": source.dataset.name, "budget": conditions.budget}
-    said = [source.dataset.note, _few_to_train_on(source.dataset, next(iter(found.values())))]
-    for warning in filter(None, said[1:]):
+    warnings = _scarce_classes(source.dataset, next(iter(found.values())))
+    for warning in warnings:
         say(f"note: {warning}")
-    notes |= {"data_note": "; ".join(filter(None, said))} if any(said) else {}
+    if said := [one for one in (source.dataset.note, *warnings) if one]:
+        notes["data_note"] = "; ".join(said)
     place = on or Processes()
     here = place if isinstance(place, Processes) else Processes()
     with locked(folder), lasting():
@@ -241,10 +242,10 @@ def _begin(folder: Path, found: Mapping[str, Recipe], notes: Mapping[str, Any]) 
         StudyFolder.plan(folder, (), {**notes, "heads": list(found)})
 
 
-def _few_to_train_on(dataset: Dataset, recipe: Recipe) -> str:
-    """Classes with too few training items, in a sentence; empty where there is none."""
+def _scarce_classes(dataset: Dataset, recipe: Recipe) -> list[str]:
+    """Sentences on classes with too few items to train on or none to test on."""
     dataset = dataset if recipe.data.task is None else dataset.with_task(recipe.data.task)
-    return few_to_train_on(dataset, split(dataset, recipe.data.split_seed))
+    return scarce_classes(dataset, split(dataset, recipe.data.split_seed))
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
