@@ -13,6 +13,7 @@ import pytest
 
 import spaceform
 from spaceform.cli import app, verbosity
+from spaceform.report.outputs import damages
 from spaceform.study import feature_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
@@ -82,6 +83,7 @@ _REFERENCE = r"references/neighbours.npz cannot be read \(.*\); remove it: the s
 _METRICS = r"runs/cosine-seed0/metrics.json cannot be read \(.*\); `spaceform evaluate .*` writes it again"
 _RESULT = r"runs/cosine-seed0/result.json cannot be read \(.*\); .*the same command trains it again"
 _PLAN = r"study.json.*the same command plans again"
+_VERSION = r"study.json is of version 99, and this spaceform reads version 1: use the spaceform that wrote it"
 DAMAGES = {
     "a trial without its key": (TRIALS, _changed(lambda r: r.pop("trial"), 1), _SEARCH),
     "a trial without its loss": (TRIALS, _changed(lambda r: r["trial"].pop("calibrated_nll"), 1), _SEARCH),
@@ -106,6 +108,7 @@ DAMAGES = {
     "a plan cut short": (PLAN, _cut, _PLAN),
     "a plan that is a list": (PLAN, _as("[]"), _PLAN),
     "a race of nothing": (PLAN, _changed(lambda r: r["notes"].update(race=[{"questions": [{}]}])), _PLAN),
+    "a plan of another version": (PLAN, _changed(lambda r: r.update(version=99)), _VERSION),
     "a run without a recipe": (PLAN, _changed(lambda r: r["runs"]["cosine-seed0"].update(recipe={})), _PLAN),
 }
 
@@ -121,6 +124,63 @@ def test_damage_is_one_sentence_with_a_remedy(what, whole, table, tmp_path, said
         assert code > 0
         assert re.search(sentence, error), error
         assert "Traceback" not in error
+
+
+_WRITTEN = r"cannot be read \(.*\); `spaceform evaluate .*` writes it again"
+_COPIED = r"; copy the run again, or remove .* and train it again"
+BESIDE = {
+    "outputs cut short": ("outputs.npz", _cut, rf"outputs.npz {_WRITTEN}"),
+    "outputs of text": ("outputs.npz", _as("x"), rf"outputs.npz {_WRITTEN}"),
+    "outputs of other arrays": ("outputs.npz", _arrays(a=[1]), rf"outputs.npz {_WRITTEN}"),
+    "a history cut short": ("history.jsonl", _cut, r"history.jsonl cannot be read .* restore the file, or"),
+    "a history of text": ("history.jsonl", _as("x"), r"history.jsonl cannot be read .* restore the file, or"),
+    "a recipe cut short": ("recipe.json", _cut, rf"recipe.json cannot be read \(.*\){_COPIED}"),
+    "another recipe": (
+        "recipe.json",
+        _changed(lambda r: r.update(seed=7)),
+        rf"recipe.json is not the recipe of this run{_COPIED}",
+    ),
+    "calibrators cut short": ("calibrators.json", _cut, rf"calibrators.json {_WRITTEN}"),
+    "calibrators of nothing": (
+        "calibrators.json",
+        _as("{}"),
+        r"calibrators.json does not hold the calibrators .* `spaceform evaluate .*` writes it again",
+    ),
+    "held-out items of text": ("held_out.npz", _as("x"), r"held_out.npz cannot be read; `spaceform eval"),
+}
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_damage_beside_the_figures_is_told(what, whole, tmp_path):
+    name, damage, sentence = BESIDE[what]
+    run = tmp_path / "run"
+    shutil.copytree(whole / "runs/cosine-seed0", run)
+    assert damages(run) == []
+    damage(run / name)
+    (told,) = damages(run)
+    assert re.search(sentence, told), told
+
+
+def test_a_report_with_damage_beside_the_figures_is_made_and_says_so(whole, tmp_path, said):
+    study = tmp_path / "study"
+    shutil.copytree(whole, study)
+    _cut(study / "runs/cosine-seed0/outputs.npz")
+    _as("{}")(study / "runs/cosine-seed0/calibrators.json")
+    code, error = said("report", study)
+    assert code == 1
+    for name in ("outputs.npz", "calibrators.json"):
+        assert re.search(rf"cosine-seed0/{name} .*`spaceform evaluate .*` writes it again", error)
+        assert name in (study / "report" / "report.html").read_text("utf-8")
+
+
+def test_a_report_on_two_studies_is_made_without_the_damaged_one(whole, tmp_path, said):
+    for name in ("a", "b"):
+        shutil.copytree(whole, tmp_path / name)
+    _changed(lambda r: r.update(version=99))(tmp_path / "b" / PLAN)
+    code, error = said("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out")
+    assert code == 1
+    assert re.search(_VERSION, error), error
+    assert "cosine-seed0" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 def test_outputs_that_do_not_belong_together_leave_the_figures(whole, tmp_path):

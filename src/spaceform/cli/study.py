@@ -13,6 +13,7 @@ from spaceform.study.choices import Length, Profile, Sampler
 
 if TYPE_CHECKING:
     from spaceform.cli.terminal import Board
+    from spaceform.report import Written
     from spaceform.study.folder import RunStatus
     from spaceform.study.place import Place
     from spaceform.verbs.outcome import Study
@@ -279,8 +280,7 @@ def report(
 
     written = write_report(folders, out)
     typer.echo(f"written: {written.page}")
-    if written.unread:
-        print(f"error: the page lacks {'; '.join(written.unread)}", file=sys.stderr, flush=True)
+    if _tell_unread(written):
         raise typer.Exit(1)
 
 
@@ -332,11 +332,19 @@ def _show(study: "Study") -> int:
 
 def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
     """The report; exits 1 where runs failed."""
-    from spaceform.report import write
+    from spaceform.report import write_report
 
-    typer.echo(f"report:  {write(folders, out / 'report')}")
-    if failed:
+    written = write_report(folders, out / "report")
+    typer.echo(f"report:  {written.page}")
+    if _tell_unread(written) or failed:
         raise typer.Exit(1)
+
+
+def _tell_unread(written: "Written") -> bool:
+    """Whether files could not be read, which is said."""
+    if written.unread:
+        print(f"error: files cannot be read: {'; '.join(written.unread)}", file=sys.stderr, flush=True)
+    return bool(written.unread)
 
 
 def _tell(text: str) -> None:

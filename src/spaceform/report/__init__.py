@@ -21,7 +21,7 @@ class Written(NamedTuple):
 
     page: Path
     unread: tuple[str, ...]
-    """A sentence for each run whose files are damaged; the page has it as a note."""
+    """A sentence for each file that is damaged; the page has it as a note."""
 
 
 def write(folders: Iterable[str | Path], out: str | Path | None = None) -> Path:

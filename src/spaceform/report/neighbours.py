@@ -10,7 +10,8 @@ from jaxtyping import Int64, UInt8
 from spaceform.geometry import Geometry
 from spaceform.report.figures import Figure, Panel, picture
 from spaceform.report.images import Encoded, Pictures, encode_exact, enlarged, rows_of_neighbours
-from spaceform.report.records import Group, Outputs, Shown
+from spaceform.report.outputs import Outputs
+from spaceform.report.records import Group, Shown
 
 _QUERIES, _NEAREST = 6, 8
 _TRIED = 400

@@ -12,7 +12,8 @@ from spaceform import metrics
 from spaceform.report.axes import line_style, share, thinned, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, look
-from spaceform.report.records import Group, Outputs, Shown
+from spaceform.report.outputs import Outputs
+from spaceform.report.records import Group, Shown
 from spaceform.report.style import MUTED, SURFACE
 
 _Probabilities: TypeAlias = NDArray[np.floating[Any]]

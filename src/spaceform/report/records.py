@@ -1,8 +1,6 @@
 """Read what studies and runs left in their folders; what is broken or missing becomes a note."""
 
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,12 +8,12 @@ from pathlib import Path
 from typing import Any, final, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spaceform.geometry import Geometry
 from spaceform.heads import HEADS
 from spaceform.messages import sentence
 from spaceform.report.looks import display, geometry_of, in_order
+from spaceform.report.outputs import Outputs, damages, read_outputs
 from spaceform.report.words import readable
 from spaceform.run.files import read_json
 from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
@@ -30,31 +28,6 @@ from spaceform.study.folder import (
     read_plan,
     run_status,
 )
-from spaceform.study.verdict.evidence import require_whole
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Outputs:
-    """`outputs.npz`: one row for each test item."""
-
-    embeddings: NDArray[np.floating[Any]]
-    labels: NDArray[np.int64]
-    confidence: NDArray[np.floating[Any]]
-    index: NDArray[np.int64]
-    classes: tuple[str, ...]
-    probabilities: NDArray[np.floating[Any]] | None
-    calibrated: dict[str, NDArray[np.floating[Any]]]
-
-    @cached_property
-    def predicted(self) -> NDArray[np.int64] | None:
-        """The class of the largest probability."""
-        return None if self.probabilities is None else self.probabilities.argmax(1)
-
-    @cached_property
-    def right(self) -> NDArray[np.bool_] | None:
-        """Whether the prediction is right."""
-        return None if self.predicted is None else self.predicted == self.labels
 
 
 @final
@@ -111,23 +84,8 @@ class Record:
     def outputs(self) -> Outputs | None:
         """None where there are none or they cannot be read."""
         try:
-            with np.load(self.folder / "outputs.npz", allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
-            require_whole(arrays)
-            return Outputs(
-                arrays["embeddings"],
-                arrays["labels"],
-                arrays["confidence"],
-                arrays["index"],
-                tuple(readable(str(name)) for name in arrays["classes"]),
-                arrays.get("probabilities"),
-                {
-                    name.removeprefix("probabilities_"): value
-                    for name, value in arrays.items()
-                    if name.startswith("probabilities_")
-                },
-            )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+            return read_outputs(self.folder)
+        except RecipeError:
             return None
 
 
@@ -255,8 +213,12 @@ def collect(folders: Iterable[str | Path]) -> Collection:
         if not path.is_dir():
             raise RecipeError(f"there is no folder {str(path)!r}; give that of a study or of a run")
         if (path / "study.json").exists():
-            plan = read_plan(path)
-            study = _study(path, plan)
+            try:
+                plan = read_plan(path)
+                study = _study(path, plan)
+            except RecipeError as error:
+                notes.append(str(error))
+                continue
             studies.append(study)
             plans.append(readable(plan))
             found += [(path.resolve().name, _record(job, study.path(job), notes)) for job in study.jobs]
@@ -303,6 +265,8 @@ def _record(job: Job, folder: Path, notes: list[str]) -> Record:
     except (ValueError, KeyError, TypeError) as error:
         status, metrics = RunStatus(job, "failed", error=f"its files cannot be read ({sentence(error)})"), {}
         notes.append(f"{job.name}: {status.error}")
+    if status.state == "finished":
+        notes += damages(folder)
     status = replace(status, error=readable(status.error))
     return Record(readable(job.name), readable(job.label), job.recipe, folder, status, metrics)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -9,6 +10,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from spaceform.calibrators import CALIBRATORS, Calibrator, StructuredScaling
+from spaceform.run import files
+from spaceform.run.recipe import RecipeError
 
 CALIBRATORS_FILE = "calibrators.json"
 
@@ -41,7 +44,7 @@ class Calibration:
         return {"chosen": self.chosen, "calibrators": states}
 
     @classmethod
-    def from_json(cls, value: Any, num_classes: int) -> "Calibration":
+    def from_json(cls, value: Any, num_classes: int | None) -> "Calibration":
         """What `to_json` gave; a ValueError says what is wrong with anything else."""
         if not isinstance(value, dict) or set(value) != {"chosen", "calibrators"}:
             raise ValueError("it must be an object with the keys chosen and calibrators")
@@ -51,14 +54,26 @@ class Calibration:
         return cls(chosen, {name: _calibrator(name, state, num_classes) for name, state in states.items()})
 
 
-def _calibrator(name: str, state: Any, num_classes: int) -> Calibrator:
+def read_calibration(folder: Path, num_classes: int | None) -> Calibration:
+    """What a run's folder keeps, for so many classes; None where their number is not known."""
+    path = folder / CALIBRATORS_FILE
+    remedy = f"`spaceform evaluate {folder}` writes it again"
+    value = files.read_json(path, remedy=remedy)
+    try:
+        return Calibration.from_json(value, num_classes)
+    except ValueError as error:
+        raise RecipeError(f"{path} does not hold the calibrators of this run ({error}); {remedy}") from None
+
+
+def _calibrator(name: str, state: Any, num_classes: int | None) -> Calibrator:
     if name not in CALIBRATORS:
         raise ValueError(f"unknown calibrator {name!r}; known are {', '.join(CALIBRATORS)}")
     calibrator = CALIBRATORS[name]()
     if not isinstance(state, dict) or set(state) != set(calibrator.shapes):
         raise ValueError(f"{name} must have {' and '.join(calibrator.shapes)}, and nothing else")
     calibrator.load_state_dict({buffer: _numbers(name, buffer, value) for buffer, value in state.items()})
-    calibrator(torch.zeros(1, 1, num_classes), torch.ones(1))  # refuses another number of classes
+    if num_classes is not None:
+        calibrator(torch.zeros(1, 1, num_classes), torch.ones(1))  # refuses another number of classes
     return calibrator.eval()
 
 

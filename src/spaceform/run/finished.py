@@ -22,9 +22,8 @@ from spaceform import data
 from spaceform.calibrators import Calibrator
 from spaceform.decisions import Pairs
 from spaceform.nets.pretrained import FrozenNet, frozen_net
-from spaceform.run import calibration, stored
-from spaceform.run.calibration import Calibration
-from spaceform.run.files import read_json
+from spaceform.run import stored
+from spaceform.run.calibration import CALIBRATORS_FILE, Calibration, read_calibration
 from spaceform.run.frozen import features_of
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import read_preprocessing
@@ -107,18 +106,8 @@ class Run:
 
     @cached_property
     def _calibration(self) -> Calibration | None:
-        path = self.path / calibration.CALIBRATORS_FILE
-        if not path.exists():
-            return None
-        try:
-            return Calibration.from_json(read_json(path), len(self.classes))
-        except RecipeError:
-            raise
-        except ValueError as error:
-            raise RecipeError(
-                f"{path} does not hold the calibrators of this run ({error}); "
-                f"`spaceform evaluate {self.path}` writes it again"
-            ) from None
+        there = (self.path / CALIBRATORS_FILE).exists()
+        return read_calibration(self.path, len(self.classes)) if there else None
 
     @cached_property
     def held_out(self) -> HeldOut:

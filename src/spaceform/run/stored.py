@@ -121,9 +121,16 @@ def read_recipe(folder: Path) -> Recipe | None:
 def read_result(folder: Path) -> Result:
     """How training ended; the recipe beside it is the one it belongs to, or is refused."""
     result = files.read_json(folder / RESULT, Result)
-    if files.sha256(folder / RECIPE) != result["digests"]["recipe"]:
-        raise RecipeError(f"{folder / RECIPE} is not the recipe of this run; {_remedy(folder)}")
+    require_own_recipe(folder)
     return result
+
+
+def require_own_recipe(folder: Path) -> None:
+    """Refuse a recipe that is damaged, or is not the one whose digest the result of the run kept."""
+    files.read_json(folder / RECIPE, remedy=_remedy(folder))
+    kept = files.read_json(folder / RESULT).get("digests", {}).get("recipe")
+    if kept is not None and files.sha256(folder / RECIPE) != kept:
+        raise RecipeError(f"{folder / RECIPE} is not the recipe of this run; {_remedy(folder)}")
 
 
 def read_history(folder: Path, *, growing: bool = False) -> list[dict[str, Any]]:

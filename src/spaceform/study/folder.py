@@ -135,9 +135,20 @@ _PLAN_AGAIN = (
 )
 
 
+_VERSION = 1
+"""Of `study.json`."""
+
+
 def read_plan(folder: Path) -> Plan:
     """The plan of a study's folder."""
-    return files.read_json(folder / "study.json", Plan, remedy=_PLAN_AGAIN)
+    path = folder / "study.json"
+    plan = files.read_json(path, Plan, remedy=_PLAN_AGAIN)
+    if (version := plan.get("version", _VERSION)) != _VERSION:
+        raise RecipeError(
+            f"{path} is of version {version}, and this spaceform reads version {_VERSION}: use the spaceform "
+            "that wrote it, or choose another folder"
+        )
+    return plan
 
 
 def planned_recipe(
@@ -327,7 +338,7 @@ class StudyFolder:
 
     def _as_json(self) -> Plan:
         return {
-            "version": 1,
+            "version": _VERSION,
             "made_with": environment(),
             "notes": cast(Notes, dict(self.notes)),
             "runs": {

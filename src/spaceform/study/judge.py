@@ -218,7 +218,8 @@ def _outputs(run: JudgedRun) -> ItemOutputs:
         if value is None or isinstance(value, int | float)
     }
     try:
-        with np.load(run.folder / "outputs.npz", allow_pickle=False) as arrays:
+        path = run.folder / "outputs.npz"
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), measured)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
