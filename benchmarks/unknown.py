@@ -23,6 +23,7 @@ from spaceform.decisions import UNKNOWN_SCORES, Known, Refusal, choose_unknown
 from spaceform.engine import Rows, fit, space
 from spaceform.engine.training import set_draws
 from spaceform.metrics import ood_auroc
+from spaceform.nets.features import reach
 from spaceform.run.predictor import blocks
 
 _DRAWS = 16
@@ -77,23 +78,25 @@ def set_row(path: Path, head: str) -> dict[str, Any]:
     candidate = space(head, x.shape[1], classes, len(train), size=1)[0]
     model = fit(head, candidate, parts["train"], parts["held_out"], seed=0, classes=classes).models[0]
     set_draws(model.head, _DRAWS)
-    z, logits, κ = {}, {}, {}
+    z, logits, κ, far = {}, {}, {}, {}
     with torch.inference_mode():
         for name, rows in parts.items():
-            z[name] = model.net.body(rows.seen_by(model.net.inputs).x)
+            seen = rows.seen_by(model.net.inputs).features
+            z[name], far[name] = model.net.body(seen), reach(seen)
             κ[name] = model.head.confidence(z[name])
             if name != "train":
                 said = [model.head.logit_samples(block) for block in blocks(model.head, z[name])]
                 logits[name] = torch.cat(said, 1)
-    labels = parts["train"].y
-    held = Known(z["held_out"], parts["held_out"].y, logits["held_out"], κ["held_out"])
+    labels_of = {name: rows.y for name, rows in parts.items()}
+    labels = labels_of["train"]
+    held = Known(*(part["held_out"] for part in (z, labels_of, logits, κ, far)))
     geometry = model.head.geometry
     chosen = choose_unknown(z["train"], labels, held, geometry)
     row: dict[str, Any] = {"classes": classes, "unknown": len(foreign), "chosen": chosen.score.name}
     row["chosen_by"] = chosen.auroc
     for name, kind in UNKNOWN_SCORES.items():
         score = kind(geometry).fit(z["train"], labels, held)
-        s = {part: score(z[part], logits[part], κ[part]) for part in ("held_out", "test", "unknown")}
+        s = {part: score(z[part], logits[part], κ[part], far[part]) for part in logits}
         row[name] = measured(s["test"], s["unknown"])
         row[name]["refused_of_known_at_5_percent"] = (
             Refusal(0.05).fit(s["held_out"])(s["test"]).double().mean().item()

@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -323,6 +323,20 @@ def test_sets_cover_and_known_rows_are_rarely_refused(head: str) -> None:
     assert refused.dtype == bool
     assert refused.mean() < 0.2
     assert model.unknown(np.full((1, 64), 8.0), share=0.1).shape == (1,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer], ids=lambda load: load.__name__)
+def test_rows_far_beyond_those_of_training_are_unknown(load) -> None:
+    """Known rows are not: 90 to 341 held-out ones set the threshold, for 5 % of new ones, give or take."""
+    X, y = load(return_X_y=True)
+    train, test, y_train, _ = train_test_split(X, y, test_size=0.4, stratify=y, random_state=0)
+    model = SpaceformClassifier(random_state=0).fit(train, y_train)
+    assert model.unknown(test).mean() <= 0.12
+    column = test.copy()
+    column[np.arange(len(test)), np.arange(len(test)) % X.shape[1]] = 1e6
+    for far in (1000 * test, -1000 * test, column, 1e30 * test):
+        assert model.unknown(far).all()
 
 
 def test_promises_need_rows_held_out_and_shares_between_0_and_1() -> None:

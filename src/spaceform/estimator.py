@@ -46,6 +46,7 @@ from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
+from spaceform.nets.features import reach
 
 _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
@@ -283,9 +284,13 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """
         self._promised_by("unknown")
         refusal = Refusal(share).fit(self._known)
-        said = self._for_rows(X, lambda x: self._judge(self._model.embed(x), self._model.logits(x)))
-        found: _Array = refusal(said).numpy()
+        found: _Array = refusal(self._for_rows(X, self._how_known)).numpy()
         return found
+
+    def _how_known(self, x: Tensor) -> Tensor:
+        model = self._model
+        said: Tensor = self._judge(model.embed(x), model.logits(x), reach=model.net.reach(x))
+        return said
 
     def _promised_by(self, method: str) -> tuple[Tensor, Tensor]:
         """Logits and labels of the rows held out."""
@@ -396,9 +401,9 @@ def _judged(
     logits = rehearsal.logits.split([len(part.held_out) for part in parts], dim=1)
     for one, part, said in zip(rehearsal.models, parts, logits, strict=True):
         z, own = one.eval().net.body(part.held_out.features), part.train.some(_JUDGED)
-        held = Known(z, part.held_out.y, said, z[:, 0])
+        held = Known(z, part.held_out.y, said, z[:, 0], reach(part.held_out.features))
         judges.append(Combined().fit(one.net.body(own.features), own.y, held))
-        known.append(judges[-1](z, said))
+        known.append(judges[-1](z, said, reach=held.reach))
     some = rows.some(_JUDGED)
     z = model.embed(some.features)
     held = Known(z[:2], some.y[:2], model.head.logit_samples(z[:2]), z[:2, 0])

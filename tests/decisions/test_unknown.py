@@ -122,7 +122,34 @@ def test_the_combined_score_by_its_definition(dim, items):
     outside = rest.sum(1) / λ[:-kept].mean() if dim > kept else 0.0
     answers = np.stack([-near - outside, near - to_class, (p * np.log(p)).sum(1)], 1)
     scaled = (answers - answers[150:225].mean(0)) / answers[150:225].std(0, ddof=1)
-    np.testing.assert_allclose(found, scaled[225:].sum(1), rtol=1e-6, atol=1e-8)
+    norm = z.norm(dim=1).numpy()
+    beyond = np.log2(np.maximum(norm / norm[:150].max(), 1))
+    np.testing.assert_allclose(found, (scaled.sum(1) - 20 * beyond)[225:], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1e3, 1e30])
+def test_an_item_loses_by_each_doubling_of_norm_and_reach(factor, items):
+    z, y, logits = items
+    reach = torch.linspace(0, 4, 300, dtype=torch.float64)
+    score = Combined().fit(
+        z[:150], y[:150], Known(z[150:], y[150:], logits[:, 150:], z[150:, 0], reach[150:])
+    )
+    i = int(z[:150].norm(dim=1).argmax())
+    longest, said = z[i : i + 1], logits[:, i : i + 1]
+    plain = score(longest, said, reach=reach[-1:]).item()
+    assert score(longest, said, reach=reach[:1]).item() == plain
+    lost = 20 * math.log2(factor)
+    assert score(factor * longest, said, reach=reach[-1:]).item() == pytest.approx(plain - lost)
+    assert score(longest, said, reach=factor * reach[-1:]).item() == pytest.approx(plain - lost)
+    narrow = score(1e30 * longest.float(), said.float(), reach=1e30 * reach[-1:].float())
+    assert bool(narrow.isfinite())
+
+
+def test_the_reach_of_other_models_is_taken_with_their_weights(items):
+    z, y, logits = items
+    said = [Known(z, y, logits, z[:, 0], torch.full((300,), far)) for far in (3.0, 5.0)]
+    others = [Combined().fit(z, y, held) for held in said]
+    assert Combined().fit(z, y, Known(z, y, logits, z[:, 0])).weigh_as(others).farthest.item() == 5
 
 
 def test_items_of_three_unknown_kinds_are_found():
@@ -271,6 +298,11 @@ def test_a_graph_refuses_the_same_items(kind, items):
         (lambda t: NearestNeighbours().fit(t.z, t.y)(t.z[:, :3], t.L), "z has dimension 3, .* fitted to 5"),
         (lambda t: OwnEvidence()(t.z, t.L), "pass head.confidence"),
         (lambda t: Energy()(t.z, t.L[:, :7]), "logits has 7 entries for 300 embeddings"),
+        (lambda t: Energy()(t.z, t.L, reach=t.z[:7, 0]), "reach has 7 entries for 300 embeddings"),
+        (
+            lambda t: Combined().fit(t.z, t.y, Known(t.z, t.y, t.L, t.z[:, 0], t.z[:, 0]))(t.z, t.L),
+            r"was fitted with reach; pass reach=net.reach\(x\)",
+        ),
         (
             lambda t: choose_unknown(t.z, t.y % 3, Known(t.z, t.y % 3, t.L[..., :3], t.z[:, 0])),
             "needs at least 4 classes, got 3",

@@ -160,3 +160,12 @@ def test_a_run_on_features_keeps_the_share_and_finds_what_is_unknown(tmp_path):
     assert abs(known.unknown.double().mean().item() - 0.1) < 0.06
     assert turned.unknown.double().mean().item() > 0.7
     assert torch.equal(Run.load(run.path).held_out.judge.basis, run.held_out.judge.basis)
+    # Numbers far beyond those of training, too, and so does a graph.
+    column = X[1300:].copy()
+    column[:, 20] = 1e6
+    far = np.concatenate([1000 * X[1300:], -1000 * X[1300:], column])
+    np.save(tmp_path / "far.npy", far)
+    assert bool(predict(run, [tmp_path / "far.npy"], unknown=0.1).unknown.all())
+    module = graph(run, unknown=0.1)
+    assert bool(module(torch.from_numpy(far).float())[-1].all())
+    assert (module(torch.from_numpy(X[1300:]).float())[-1] != known.unknown).double().mean() < 0.01

@@ -65,7 +65,7 @@ def choose_unknown(
         raise ValueError("held_out has items of one fold of classes alone; hold out items of every class")
     means = {name: sum(values) / len(values) for name, values in found.items()}
     best = _chosen({name: values for name, values in found.items() if name != Energy.name})
-    return ChosenScore(UNKNOWN_SCORES[best](geometry).fit(train, labels, Known(*held)), means)
+    return ChosenScore(UNKNOWN_SCORES[best](geometry).fit(train, labels, Known(*held, held_out.reach)), means)
 
 
 def _chosen(found: Mapping[str, Sequence[float]]) -> str:

@@ -1,8 +1,9 @@
 """Is this item of any class that the model knows? Scores, higher for known, and what a head itself says.
 
-Every score is a module with the same call, score(z, logit_samples, confidence): embeddings, the head's
-`logit_samples(z)` and `confidence(z)`. `fit(z, y, held_out)` takes embeddings of training items of known
-classes; a score that weighs several answers takes held-out items of these classes, too.
+Every score is a module with the same call, score(z, logit_samples, confidence, reach): embeddings, the head's
+`logit_samples(z)` and `confidence(z)`, and, where the items are rows of features, the net's `reach(x)`.
+`fit(z, y, held_out)` takes embeddings of training items of known classes; a score that weighs several answers
+takes held-out items of these classes, too.
 """
 
 from abc import ABC, abstractmethod
@@ -28,6 +29,17 @@ class Known(NamedTuple):
     """`head.logit_samples(z)`."""
     confidence: TensorOrArray
     """`head.confidence(z)`."""
+    reach: TensorOrArray | None = None
+    """`net.reach(x)` of rows of features: how far they lie from the training rows."""
+
+
+class Items(NamedTuple):
+    """What a score is told of items."""
+
+    z: Float[Tensor, "batch dim"]
+    logits: Float[Tensor, "draws batch classes"]
+    confidence: Float[Tensor, " batch"] | None
+    reach: Float[Tensor, " batch"] | None
 
 
 class UnknownScore(nn.Module, ABC):
@@ -47,19 +59,25 @@ class UnknownScore(nn.Module, ABC):
         return self
 
     def forward(
-        self, z: TensorOrArray, logit_samples: TensorOrArray, confidence: TensorOrArray | None = None
+        self,
+        z: TensorOrArray,
+        logit_samples: TensorOrArray,
+        confidence: TensorOrArray | None = None,
+        reach: TensorOrArray | None = None,
     ) -> Float[Tensor, " batch"]:
         """The score of each item."""
         if torch.compiler.is_compiling():
             assert isinstance(z, Tensor)
             assert isinstance(logit_samples, Tensor)
             assert confidence is None or isinstance(confidence, Tensor)
-            x, L, κ = z, logit_samples, confidence
+            assert reach is None or isinstance(reach, Tensor)
+            x, L, κ, r = z, logit_samples, confidence, reach
         else:
             x, L = finite_on_cpu(z, "z", 2), finite_on_cpu(logit_samples, "logits", (2, 3))
             κ = None if confidence is None else finite_on_cpu(confidence, "confidence", 1)
-            _check_lengths(x, L, κ)
-        return self._score(x, L if L.ndim == 3 else L[None], κ)
+            r = None if reach is None else finite_on_cpu(reach, "reach", 1)
+            _check_lengths(x, logits=L.transpose(-2, 0), confidence=κ, reach=r)
+        return self._score(Items(x, L if L.ndim == 3 else L[None], κ, r))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take a state of any size."""
@@ -72,12 +90,7 @@ class UnknownScore(nn.Module, ABC):
     def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
     @abstractmethod
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],
-        L: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"] | None,
-    ) -> Float[Tensor, " batch"]: ...
+    def _score(self, items: Items) -> Float[Tensor, " batch"]: ...
 
 
 @final
@@ -92,13 +105,8 @@ class Energy(UnknownScore):
 
     def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],  # noqa: ARG002
-        L: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
-    ) -> Float[Tensor, " batch"]:
-        return energy(L)
+    def _score(self, items: Items) -> Float[Tensor, " batch"]:
+        return energy(items.logits)
 
 
 @final
@@ -109,15 +117,10 @@ class OwnEvidence(UnknownScore):
 
     def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None: ...
 
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],  # noqa: ARG002
-        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
-        confidence: Float[Tensor, " batch"] | None,
-    ) -> Float[Tensor, " batch"]:
-        if confidence is None:
+    def _score(self, items: Items) -> Float[Tensor, " batch"]:
+        if items.confidence is None:
             raise ValueError("OwnEvidence needs confidence, one number per item; pass head.confidence(z)")
-        return confidence
+        return items.confidence
 
 
 def energy(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, " batch"]:
@@ -126,8 +129,9 @@ def energy(logits: Float[Tensor, "draws batch classes"]) -> Float[Tensor, " batc
     return (logits - top[:, None]).exp().sum(2).mean(0).log() + top
 
 
-def _check_lengths(z: Tensor, L: Tensor, confidence: Tensor | None) -> None:
-    lengths = {"logits": L.shape[-2]} | ({} if confidence is None else {"confidence": len(confidence)})
-    for name, length in lengths.items():
-        if length != len(z):
-            raise ValueError(f"{name} has {length} entries for {len(z)} embeddings; the lengths must agree")
+def _check_lengths(z: Tensor, **others: Tensor | None) -> None:
+    for name, values in others.items():
+        if values is not None and len(values) != len(z):
+            raise ValueError(
+                f"{name} has {len(values)} entries for {len(z)} embeddings; the lengths must agree"
+            )

@@ -1,7 +1,7 @@
-"""Unknown items are of three kinds: like no training item, like no class, or between classes.
+"""Unknown items are of four kinds: like no training item, like no class, between classes, or far too large.
 
 A score that finds one kind well misses another: distances find photos of other things, but miss a new kind of
-bird among a hundred birds, where the probabilities of the head do better. Here is one score for all three.
+bird among a hundred birds, where the probabilities of the head do better. Here is one score for all four.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.unknown import Known, UnknownScore
+from spaceform.decisions.unknown import Items, Known, UnknownScore
 from spaceform.decisions.unknown_distance import (
     classes_whitened,
     fitted_buffer,
@@ -21,6 +21,7 @@ from spaceform.decisions.unknown_distance import (
 from spaceform.geometry import Geometry
 from spaceform.geometry.base import direction
 from spaceform.heads.base import log_mean_softmax
+from spaceform.metrics.inputs import on_cpu
 
 _MOST = 128
 """Principal directions of the embeddings that are kept, at most; what lies outside counts by its length. With
@@ -32,6 +33,10 @@ _EXACT = 512
 """Up to this dimension all directions are computed. Beyond it the first are found by two steps of subspace
 iteration (Halko et al. 2011).
 """
+_BEYOND = 20.0
+"""Standard deviations that an item loses for each doubling of the largest norm or reach that was seen. Known
+rows of three small tables have scores of -28 to 3: at three times the largest reach a row is below them all.
+"""
 
 
 @final
@@ -40,8 +45,12 @@ class Combined(UnknownScore):
 
     How near is the item to the training items as a whole, by the Mahalanobis distance to their mean? How much
     nearer is it to its nearest class (the relative distance of Ren et al. 2021)? How sure is the head: minus
-    the entropy of its probabilities? Directions of embeddings are compared, whatever the geometry. `fit`
-    needs the held-out items, too.
+    the entropy of its probabilities? Directions of embeddings are compared, whatever the geometry.
+
+    Directions do not tell how large an item is. So an item loses 20 standard deviations for each doubling of
+    the largest norm of the training embeddings, and for each doubling of the largest reach of the held-out
+    rows, where these are known: a new known item goes beyond n others with a probability of 1/(n + 1), and
+    mostly by little. `fit` needs the held-out items.
     """
 
     name = "combined"
@@ -53,11 +62,17 @@ class Combined(UnknownScore):
     centres: Float[Tensor, "classes kept"]
     centre: Float[Tensor, "3"]
     scale: Float[Tensor, "3"]
+    longest: Float[Tensor, ""]
+    """The largest norm of training embeddings."""
+    farthest: Float[Tensor, ""]
+    """The largest reach of held-out items; infinite where it is not known."""
 
     def __init__(self, geometry: Geometry | None = None) -> None:
         super().__init__(geometry)
         for name in ("mean", "basis", "rest", "background", "within", "centres", "centre", "scale"):
             self.register_buffer(name, torch.empty(0))
+        for name in ("longest", "farthest"):
+            self.register_buffer(name, torch.tensor(torch.inf))
 
     def _fit(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"], held_out: Known | None) -> None:
         if held_out is None:
@@ -78,20 +93,26 @@ class Combined(UnknownScore):
         a = self._answers(torch.as_tensor(held_out.z).to(z), L if L.ndim == 3 else L[None])
         σ = a.std(0)
         self.centre, self.scale = a.mean(0), torch.where(σ > 0, σ, 1.0)
+        self.longest = _norm(z).amax()
+        if held_out.reach is not None:
+            self.farthest = torch.as_tensor(held_out.reach).to(z).amax()
 
     def weigh_as(self, others: Sequence["Combined"]) -> "Combined":
         """Take the mean weights of other models of the same kind, whose held-out items this one has seen."""
         for name in ("centre", "scale"):
             setattr(self, name, torch.stack([getattr(other, name) for other in others]).mean(0))
+        self.farthest = torch.stack([other.farthest for other in others]).amax()
         return self
 
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],
-        L: Float[Tensor, "draws batch classes"],
-        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
-    ) -> Float[Tensor, " batch"]:
-        return ((self._answers(z, L) - self.centre.to(z)) / self.scale.to(z)).sum(-1)
+    def _score(self, items: Items) -> Float[Tensor, " batch"]:
+        z = items.z
+        s = ((self._answers(z, items.logits) - self.centre.to(z)) / self.scale.to(z)).sum(-1)
+        s = s - _BEYOND * _doublings(_norm(z), self.longest)
+        if items.reach is not None:
+            return s - _BEYOND * _doublings(items.reach.to(z), self.farthest)
+        if not torch.compiler.is_compiling() and on_cpu(self.farthest) and bool(self.farthest.isfinite()):
+            raise ValueError("the combined score was fitted with reach; pass reach=net.reach(x) of the items")
+        return s
 
     def _answers(
         self, z: Float[Tensor, "batch dim"], L: Float[Tensor, "draws batch classes"]
@@ -105,6 +126,19 @@ class Combined(UnknownScore):
         log_p = log_mean_softmax(L)
         entropy = -(log_p.exp() * log_p).sum(-1)
         return torch.stack([-apart - outside / self.rest.to(z), apart - to_class, -entropy.to(z)], -1)
+
+
+def _norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
+    """‖z‖; dividing by the largest coordinate first keeps it from overflowing."""
+    largest = z.abs().amax(-1)
+    unit = torch.where(largest > 0, largest, 1)
+    return unit * torch.linalg.vector_norm(z / unit[:, None], dim=-1)
+
+
+def _doublings(size: Float[Tensor, " batch"], most: Float[Tensor, ""]) -> Float[Tensor, " batch"]:
+    """How often `most` has to be doubled to reach the size; 0 for what lies within."""
+    least = torch.finfo(size.dtype).tiny
+    return (size.clamp_min(least).log2() - most.to(size).clamp_min(least).log2()).clamp_min(0)
 
 
 def _principal(x: Float[Tensor, "n dim"], kept: int) -> tuple[Float[Tensor, "dim kept"], Float[Tensor, ""]]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.unknown import Known, UnknownScore
+from spaceform.decisions.unknown import Items, Known, UnknownScore
 from spaceform.geometry import Geometry
 from spaceform.geometry.base import direction
 
@@ -37,17 +37,12 @@ class NearestNeighbours(UnknownScore):
             raise ValueError(f"k = {self.k} nearest items need as many training items, got {len(z)}")
         self.items = z.clone()
 
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],
-        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
-        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
-    ) -> Float[Tensor, " batch"]:
-        items = fitted_buffer(self.items, z, self.name)
+    def _score(self, items: Items) -> Float[Tensor, " batch"]:
+        seen = fitted_buffer(self.items, items.z, self.name)
         if torch.compiler.is_compiling():
-            return self._nearness(z, items)
-        rows = max(1, _BLOCK // len(items))
-        return torch.cat([self._nearness(part, items) for part in z.split(rows)])
+            return self._nearness(items.z, seen)
+        rows = max(1, _BLOCK // len(seen))
+        return torch.cat([self._nearness(part, seen) for part in items.z.split(rows)])
 
     def _nearness(
         self, z: Float[Tensor, "batch dim"], items: Float[Tensor, "n dim"]
@@ -82,12 +77,8 @@ class Mahalanobis(UnknownScore):
         means, W = classes_whitened(self._point(z).double(), y)
         self.whitening, self.means = W.to(z.dtype), means.to(z.dtype)
 
-    def _score(
-        self,
-        z: Float[Tensor, "batch dim"],
-        L: Float[Tensor, "draws batch classes"],  # noqa: ARG002
-        confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
-    ) -> Float[Tensor, " batch"]:
+    def _score(self, items: Items) -> Float[Tensor, " batch"]:
+        z = items.z
         means = fitted_buffer(self.means, z, self.name)
         return -nearest_squared(self._point(z) @ self.whitening.to(z), means)
 

@@ -17,6 +17,9 @@ _NORM = 3.0
 _SOFT = 3.0
 """Standardised features are bounded by this, softly, where they are also given in pieces."""
 
+_FARTHEST = 1e15
+"""Standardised features are kept within this: the squares of numbers far beyond it overflow in float32."""
+
 _ROUNDS = 20
 """In which frequent values are cut to one piece: a value cut leaves less in all, and so a smaller piece."""
 
@@ -127,7 +130,7 @@ class Standardised(nn.Module):
         return self
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
-        return (x - self.mean) * self.inverse
+        return ((x - self.mean) * self.inverse).clamp(-_FARTHEST, _FARTHEST)
 
 
 @final
@@ -257,6 +260,19 @@ class FeaturesNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
         return self.body(self.inputs(x).to(self.body.factor.dtype))
+
+    def reach(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
+        """How far each row lies from the training rows, as `reach` has it."""
+        return reach(self.inputs(x))
+
+
+def reach(standardised: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
+    """Of each row the feature farthest from the mean of the training rows, in standard deviations.
+
+    Embeddings cannot tell: features in pieces are bounded, and the last piece is as full at ten standard
+    deviations as at a million.
+    """
+    return standardised.abs().amax(1)
 
 
 @final

@@ -27,6 +27,7 @@ from spaceform.heads.stochastic import StochasticHead
 from spaceform.run import files
 from spaceform.run.extraction import photos_of
 from spaceform.run.finished import Run
+from spaceform.run.model import reach_of
 from spaceform.run.predictor import Predictor
 
 OUTPUTS = ("probabilities", "confidence", "embedding")
@@ -36,6 +37,7 @@ OUTPUTS = ("probabilities", "confidence", "embedding")
 class Graph(nn.Module):
     """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module.
 
+    `before` makes of inputs what the net takes: the z-score of pixels, the features of a pretrained net.
     After these come the set of classes and "unknown", where their modules are given. Both look at what the
     head says as trained, as their promises do.
     """
@@ -44,14 +46,14 @@ class Graph(nn.Module):
         self,
         net: nn.Module,
         predictor: Predictor,
-        scale: nn.Module | None = None,
+        before: nn.Module | None = None,
         *,
         sets: PredictionSets | None = None,
         judge: UnknownScore | None = None,
         refusal: Refusal | None = None,
     ) -> None:
         super().__init__()
-        self.scale = scale if scale is not None else nn.Identity()
+        self.before = before if before is not None else nn.Identity()
         self.net = net
         self.predictor = predictor
         self.sets = sets
@@ -65,13 +67,14 @@ class Graph(nn.Module):
         return *OUTPUTS, *(name for name, module in more.items() if module is not None)
 
     def forward(self, inputs: Float[Tensor, "batch *shape"]) -> tuple[Tensor, ...]:
-        z = self.net(self.scale(inputs))
+        x = self.before(inputs)
+        z = self.net(x)
         samples = self.predictor.head.logit_samples(z)
         found: tuple[Tensor, ...] = (*self.predictor.of_samples(samples, z), z)
         if self.sets is not None:
             found += (self.sets(log_mean_softmax(samples).exp()),)
         if self.judge is not None and self.refusal is not None:
-            found += (self.refusal(self.judge(z, samples)),)
+            found += (self.refusal(self.judge(z, samples, reach=reach_of(self.net, x))),)
         return found
 
 
@@ -91,8 +94,9 @@ def graph(
     those of `evaluate`. `coverage` and `unknown` are those of `predict`.
     """
     chosen = run.predictor(calibrator).calibrator
-    before = run.how if run.frozen is None else run.frozen.sight
-    scale = None if before is None or not before.mean else _ZScore(before.mean, before.std)
+    seen = run.how if run.frozen is None else run.frozen.sight
+    before: list[nn.Module] = [] if seen is None or not seen.mean else [_ZScore(seen.mean, seen.std)]
+    before += [] if run.frozen is None else [deepcopy(run.frozen.body).cpu()]
     model = deepcopy(run.model).cpu().float()
     if draws is not None and isinstance(model.head, StochasticHead):
         model.head.draws = draws
@@ -101,12 +105,12 @@ def graph(
             # A table may be a view of a larger one; a saved program wants tensors whole.
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     narrow = None if chosen is None else deepcopy(chosen).cpu().float()
-    net = model.net if run.frozen is None else nn.Sequential(deepcopy(run.frozen.body).cpu(), model.net)
     sets = None if coverage is None else run.held_out.sets(coverage)
     refusal = None if unknown is None else run.held_out.refusal(unknown)
     judge = None if unknown is None else run.held_out.judge
     predictor = Predictor(model.head, narrow)
-    return Graph(net, predictor, scale, sets=sets, judge=judge, refusal=refusal).eval()
+    given = nn.Sequential(*before)
+    return Graph(model.net, predictor, given, sets=sets, judge=judge, refusal=refusal).eval()
 
 
 def input_shape(run: Run) -> tuple[int, ...]:

@@ -166,6 +166,12 @@ class Run:
         """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
         return self.model.embed(self._batches(inputs, batch_size))
 
+    def embed_and_reach(
+        self, inputs: Inputs, *, batch_size: int = 512
+    ) -> tuple[Float[Tensor, "items dim"], Float[Tensor, " items"] | None]:
+        """`embed`, and how far rows of features lie from the training rows, which "unknown" asks for."""
+        return self.model.embed_and_reach(self._batches(inputs, batch_size))
+
     def predict_proba(
         self,
         inputs: Inputs,

@@ -37,7 +37,7 @@ from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.run import files
 from spaceform.run.held_out import FITTED_TO
 from spaceform.run.material import Material
-from spaceform.run.model import Model, build_model
+from spaceform.run.model import Model, build_model, reach_of
 from spaceform.run.recipe import Recipe, RecipeError, flatten, replace
 
 __all__ = [
@@ -276,8 +276,10 @@ def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutR
         z = model.net(held.features)
         logits, confidence = model.head.logit_samples(z), model.head.confidence(z)
         seen = train.some(FITTED_TO)
-        judge = Combined().fit(model.net(seen.features), seen.y, Known(z, held.y, logits, confidence))
-        yield HeldOutRows(logits, held.y, confidence, judge(z, logits), judge)
+        reach = reach_of(model.net, held.features)
+        said = Known(z, held.y, logits, confidence, reach)
+        judge = Combined().fit(model.net(seen.features), seen.y, said)
+        yield HeldOutRows(logits, held.y, confidence, judge(z, logits, reach=reach), judge)
 
 
 def judge_of(model: Model, judges: Sequence[Combined], parts: Material) -> Combined:

@@ -94,12 +94,17 @@ class HeldOut:
 
 @torch.inference_mode()
 def as_trained(
-    head: Head, z: Float[Tensor, "items dim"], judge: Combined
+    head: Head, z: Float[Tensor, "items dim"], judge: Combined, reach: Float[Tensor, " items"] | None = None
 ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
-    """Probabilities without a calibrator, and how known items are, of embeddings."""
-    probabilities, known = [], []
+    """Probabilities without a calibrator, and how known items are, of embeddings.
+
+    `reach` is that of their features, where the net takes features.
+    """
+    probabilities, known, start = [], [], 0
     for part in blocks(head, z):
         samples = head.logit_samples(part)
         probabilities.append(log_mean_softmax(samples).exp())
-        known.append(judge(part, samples))
+        own = None if reach is None else reach[start : start + len(part)]
+        known.append(judge(part, samples, reach=own))
+        start += len(part)
     return torch.cat(probabilities), torch.cat(known)

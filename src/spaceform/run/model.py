@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spaceform.heads import HEADS
 from spaceform.heads.base import Head
+from spaceform.nets import FeaturesNet
 from spaceform.run.recipe import Recipe
 
 
@@ -36,11 +37,31 @@ class Model(nn.Module):
         self.train(was_training)
         return z
 
+    def embed_and_reach(
+        self, batches: Iterator[Tensor]
+    ) -> tuple[Float[Tensor, "items dim"], Float[Tensor, " items"] | None]:
+        """`embed`, and `reach_of` the same items."""
+        one, found = next(self.parameters()), []
+
+        def looked_at() -> Iterator[Tensor]:
+            for x in batches:
+                found.append(reach_of(self.net, x.to(one.device, one.dtype)))
+                yield x
+
+        z = self.embed(looked_at())
+        known = [r for r in found if r is not None]
+        return z, torch.cat(known) if known else None
+
     @torch.inference_mode()
     def embedded(self, batches: Iterator[Tensor]) -> Iterator[Float[Tensor, "batch dim"]]:
         """The same, a batch at a time."""
         for x in batches:
             yield self.embed(iter([x]))
+
+
+def reach_of(net: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"] | None:
+    """How far rows of features lie from the training rows; None where the net takes anything else."""
+    return net.reach(x) if isinstance(net, FeaturesNet) else None
 
 
 def build_model(

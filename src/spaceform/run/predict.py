@@ -133,11 +133,12 @@ class PredictionPlan:
         sets, refusal = self._decided(run)
         if isinstance(inputs, list):
             inputs = _pictures(run, inputs)
-        z = run.embed(inputs, batch_size=self.batch_size)
+        z, reach = run.embed_and_reach(inputs, batch_size=self.batch_size)
         probabilities, confidence = run.predictor(self.calibrator).predict(z)
         found = {"probabilities": probabilities, "confidence": confidence, "embedding": z}
         if sets is not None or refusal is not None:
-            trained, known = (x.cpu() for x in as_trained(run.model.head, z, run.held_out.judge))
+            said = as_trained(run.model.head, z, run.held_out.judge, reach)
+            trained, known = (x.cpu() for x in said)
             found |= {} if sets is None else {"sets": sets(trained)}
             found |= {} if refusal is None else {"unknown": refusal(known)}
         return {name: value.cpu() for name, value in found.items()}
