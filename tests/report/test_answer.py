@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from spaceform import metrics
-from spaceform.decisions import Combined, LeastAmbiguousSets
+from spaceform.decisions import Combined, Known, LeastAmbiguousSets
 from spaceform.report import decided
 from spaceform.report.confusion import Confusion, confusion, figure, table
 from spaceform.report.contents import Contents, compute
@@ -221,7 +221,8 @@ def test_sets_by_class_are_those_of_the_held_out_items(contents, tmp_path) -> No
     p, y = (torch.from_numpy(x) for x in (record.outputs.probabilities, record.outputs.labels))
     shutil.copy(record.folder / "outputs.npz", tmp_path)
     kept = replace(record, folder=tmp_path)
-    HeldOut(p[:100], y[:100], p[:100].amax(1), Combined()).write(tmp_path)
+    judge = Combined().fit(p, y, Known(p, y, p, p[:, 0]))
+    HeldOut(p[:100], y[:100], p[:100].amax(1), judge).write(tmp_path)
     table = decided.sets(part.group, kept)
     members = LeastAmbiguousSets(0.9).fit(p[:100], y[:100])(p)
     first, *rest = table.lines
@@ -231,7 +232,7 @@ def test_sets_by_class_are_those_of_the_held_out_items(contents, tmp_path) -> No
     assert [line.label for line in rest] == [record.outputs.classes[j] for j in y.unique().tolist()]
     of_first = y == y.min()
     assert rest[0].cells[2].mean == pytest.approx(members[of_first].sum(1).double().mean().item())
-    HeldOut(p[:5], y[:5], p[:5].amax(1), Combined()).write(tmp_path)
+    HeldOut(p[:5], y[:5], p[:5].amax(1), judge).write(tmp_path)
     assert decided.sets(part.group, kept) is None  # five items promise nothing
     assert decided.sets(part.group, None) is None
 

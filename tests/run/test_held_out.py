@@ -15,7 +15,7 @@ from spaceform.metrics import set_coverage
 from spaceform.run.evaluate import evaluate
 from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
-from spaceform.run.held_out import as_trained
+from spaceform.run.held_out import HeldOut, as_trained
 from spaceform.run.predict import predict
 from spaceform.run.recipe import RecipeError
 from spaceform.run.train import train
@@ -116,11 +116,56 @@ def test_a_missing_or_damaged_file_is_told(run, unseen, tmp_path):
     with np.load(run.path / "held_out.npz") as whole:
         few = {"probabilities": np.ones((3, 2)), "labels": np.zeros(3, int), "known": np.zeros(3)}
         np.savez(kept, **(dict(whole) | few))
-    with pytest.raises(RecipeError, match=r"is not of this run \(shape \(3, 2\), 10 classes\)"):
+    with pytest.raises(RecipeError, match=r"labels|probabilities"):
         predict(Run.load(tmp_path / "copy"), [unseen[0]], coverage=0.9)
     kept.unlink()
     with pytest.raises(RecipeError, match=r"there is no .*held_out.npz, on which sets and refusals rest"):
         predict(Run.load(tmp_path / "copy"), [unseen[0]], unknown=0.1)
+
+
+def nan_first(x):
+    x = x.copy()
+    x.flat[0] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        (
+            "probabilities",
+            lambda p: p[:, :2] / p[:, :2].sum(1, keepdims=True),
+            "has 2 columns, .* 10 classes",
+        ),
+        ("probabilities", lambda p: p.ravel(), "probabilities must have 2 axes"),
+        ("probabilities", lambda p: p[:0], "probabilities is empty"),
+        ("probabilities", lambda p: p.astype(int), "probabilities must hold floating-point numbers"),
+        ("probabilities", lambda p: p.astype(str), "cannot be read"),
+        ("probabilities", nan_first, "probabilities must not hold NaN"),
+        ("probabilities", lambda p: 2 * p, "probabilities must sum to one"),
+        ("labels", lambda y: y[1:], "labels has .* entries for"),
+        ("labels", lambda y: y.astype(float), "labels must hold integer labels"),
+        ("labels", lambda y: y + 5, "labels must lie in 0..9, got 14"),
+        ("labels", lambda y: y[:, None], "labels must have one axis"),
+        ("known", lambda s: s[1:], "known has .* entries for"),
+        ("known", nan_first, "known must be finite"),
+        ("known", lambda s: s.astype(int), "known must hold floating-point numbers"),
+        ("judge.mean", lambda m: m[1:], r"mean of the score has shape \(7,\), not \(8,\)"),
+        ("judge.centres", lambda c: c[:, 1:], "centres of the score has shape"),
+        ("judge.basis", nan_first, "basis of the score must hold finite numbers"),
+        ("judge.farthest", np.negative, "farthest of the score must hold finite numbers"),
+        ("judge.scale", lambda s: 0 * s, "scale of the score must be positive"),
+        ("judge.scale", lambda s: s[None], "scale of the score has shape"),
+        ("judge.mean", lambda m: m.astype(int), "mean of the score must hold finite numbers"),
+    ],
+)
+def test_what_is_not_of_the_run_is_told(run, tmp_path, name, changed, told):
+    with np.load(run.path / "held_out.npz") as whole:
+        np.savez(tmp_path / "held_out.npz", **(dict(whole) | {name: changed(whole[name])}))
+    with pytest.raises(
+        RecipeError, match=rf"held_out.npz .*{told}.*; `spaceform evaluate .*` writes it again"
+    ):
+        HeldOut.read(tmp_path, 10, 8)
 
 
 @pytest.mark.compiled

@@ -112,7 +112,7 @@ class Run:
     @cached_property
     def held_out(self) -> HeldOut:
         """What it says of the validation items, for sets of classes and "unknown"; `evaluate` keeps it."""
-        return HeldOut.read(self.path, len(self.classes))
+        return HeldOut.read(self.path, len(self.classes), self.model.head.dim)
 
     @cached_property
     def pairs(self) -> Pairs:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from spaceform.decisions import Combined, LeastAmbiguousSets, Refusal
 from spaceform.heads.base import Head, log_mean_softmax
+from spaceform.metrics.inputs import as_finite, as_labels, as_probs
 from spaceform.run import files
 from spaceform.run.predictor import blocks
 from spaceform.run.recipe import RecipeError
@@ -66,14 +67,17 @@ class HeldOut:
         files.write_bytes(folder / HELD_OUT_FILE, archive.getvalue())
 
     @classmethod
-    def read(cls, folder: Path, num_classes: int) -> "HeldOut":
-        """What `write` kept."""
+    def read(cls, folder: Path, num_classes: int, dim: int | None = None) -> "HeldOut":
+        """What `write` kept, if it is of a run with so many classes and, where `dim` is given, of this
+        dimension.
+        """
         path = folder / HELD_OUT_FILE
         if not path.exists():
             raise RecipeError(
                 f"there is no {path}, on which sets and refusals rest; `spaceform evaluate {folder}` writes "
                 "it, but for a run that was trained for retrieval"
             )
+        again = f"`spaceform evaluate {folder}` writes it again"
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 p, y, known = (torch.from_numpy(saved[name]) for name in _ARRAYS)
@@ -81,15 +85,23 @@ class HeldOut:
                 own = {name: saved[_JUDGE + name] for name in judge.state_dict()}
                 judge.load_state_dict({name: torch.from_numpy(value) for name, value in own.items()})
         except (OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, *_BROKEN_ARCHIVE):
-            raise RecipeError(
-                f"{path} cannot be read; `spaceform evaluate {folder}` writes it again"
-            ) from None
-        if p.ndim != 2 or p.shape[1] != num_classes or not len(p) == len(y) == len(known):
-            raise RecipeError(
-                f"{path} is not of this run (shape {tuple(p.shape)}, {num_classes} classes); "
-                f"`spaceform evaluate {folder}` writes it again"
-            )
-        return cls(p, y, known, judge.eval())
+            raise RecipeError(f"{path} cannot be read; {again}") from None
+        try:
+            found = cls(*_checked(p, y, known, num_classes), judge.checked(dim).eval())
+        except (ValueError, TypeError) as error:
+            raise RecipeError(f"{path} is not of this run: {error}; {again}") from None
+        return found
+
+
+def _checked(p: Tensor, y: Tensor, known: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The arrays, where they are what they are called."""
+    p = as_probs(p, "probabilities")
+    if p.shape[1] != num_classes:
+        raise ValueError(f"probabilities has {p.shape[1]} columns, and the run {num_classes} classes")
+    labels, known = as_labels(y, "labels", len(p), num_classes), as_finite(known, "known", 1)
+    if len(known) != len(p):
+        raise ValueError(f"known has {len(known)} entries for {len(p)} items")
+    return p, labels, known
 
 
 @torch.inference_mode()
