@@ -156,7 +156,10 @@ def test_the_threshold_keeps_its_rate():
         (lambda: eer(torch.ones(3), torch.ones(2)), "same has shape"),
         (lambda: eer(torch.ones(2), torch.tensor([0, 2])), r"for example y\[i\] == y\[j\]"),
         (lambda: min_cllr(torch.tensor([math.nan, 1]), torch.tensor([0, 1])), "score must be finite"),
-        (lambda: min_dcf(*gaussian_pairs(9), prior=1.0), "prior must lie between 0 and 1, got 1.0"),
+        (
+            lambda: min_dcf(*gaussian_pairs(9), prior=1.0),
+            "prior must lie between 0 and 1, both excluded, got 1.0",
+        ),
         (lambda: min_dcf(*gaussian_pairs(9), false_accept_cost=0.0), "false_accept_cost must be positive"),
     ],
 )

@@ -1,6 +1,10 @@
 """The order statistic behind every guarantee, and how many items it needs."""
 
 import math
+from numbers import Real
+
+import numpy as np
+from torch import Tensor
 
 __all__ = ["checked_share", "items_needed", "lowest_left_out"]
 
@@ -9,10 +13,13 @@ _ROUNDING = 1e-9
 
 
 def checked_share(value: float, name: str) -> float:
-    """A share strictly between 0 and 1."""
-    if not 0 < value < 1:
+    """A share strictly between 0 and 1; a tensor or array of one number and no axis will do."""
+    plain = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
+    if isinstance(plain, bool) or not isinstance(plain, Real):
+        raise TypeError(f"{name} must be a number between 0 and 1, such as 0.1, got {value!r}")
+    if not 0 < plain < 1:
         raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value!r}")
-    return value
+    return float(plain)
 
 
 def lowest_left_out(items: int, share: float) -> int:

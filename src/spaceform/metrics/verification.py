@@ -68,8 +68,7 @@ def min_dcf(
     accept), `prior` being the probability that a pair is the same. Accepting all or nothing costs the smaller
     of the two factors, by which it is divided: 1 is a useless score.
     """
-    if not 0 < prior < 1:
-        raise ValueError(f"prior must lie between 0 and 1, got {prior!r}")
+    prior = checked_share(prior, "prior")
     costs = {"false_accept_cost": false_accept_cost, "false_reject_cost": false_reject_cost}
     for name, cost in costs.items():
         if not 0 < cost < math.inf:

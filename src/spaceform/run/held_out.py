@@ -24,6 +24,7 @@ from torch import Tensor
 from spaceform.decisions import Combined, LeastAmbiguousSets, Refusal
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.metrics.inputs import as_finite, as_labels, as_probs
+from spaceform.metrics.ranks import checked_share
 from spaceform.run import files
 from spaceform.run.predictor import blocks
 from spaceform.run.recipe import RecipeError
@@ -54,9 +55,7 @@ class HeldOut:
 
     def refusal(self, share: float) -> Refusal:
         """Refuses this share of items like these, by the score of `judge`."""
-        if not 0 < share < 1:
-            raise ValueError(f"--unknown must lie between 0 and 1, both excluded, got {share:g}")
-        return Refusal(share).fit(self.known)
+        return Refusal(checked_share(share, "--unknown")).fit(self.known)
 
     def write(self, folder: Path) -> None:
         """Keep it with a run."""

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from spaceform.metrics.ranks import checked_share
 from spaceform.run.finished import Run
 from spaceform.run.predict import predict
 
@@ -47,8 +48,7 @@ def match(
         raise ValueError(f"the output must end in .csv, got {str(out)!r}")
     if not 0 <= at_least <= 1:
         raise ValueError(f"at_least must be a probability between 0 and 1, got {at_least}")
-    if not 0 < prior < 1:
-        raise ValueError(f"prior must lie between 0 and 1, both excluded, got {prior}")
+    prior = checked_share(prior, "prior")
     threshold = None if false_accept is None else run.pairs.threshold(false_accept)
     one, other = (predict(run, [source], calibrator=None) for source in (a, b))
     if not every and len(one.items) != len(other.items):
