@@ -1,7 +1,7 @@
 """A scikit-learn classifier: the engine for features, with a head of any geometry."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -25,12 +25,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from spaceform.decisions import Combined, Known, LeastAmbiguousSets, Refusal
+from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.engine import (
     Candidate,
-    FeaturesModel,
     Held,
-    Rehearsal,
     Rows,
     Training,
     TrainingSplit,
@@ -40,23 +38,19 @@ from spaceform.engine import (
     refit,
     search,
 )
+from spaceform.engine.judges import judged
 from spaceform.engine.matrices import blocks, dense_rows, merged, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
-from spaceform.nets.features import reach
 
 _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
 """What `search="auto"` tries on a table: pieces with little and much dropout, none, and no hidden layer."""
-
-
-_JUDGED = 10_000
-"""Training rows that the score of known rows looks at, at most."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -179,7 +173,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 self.calibrator_ = found.fitted.calibrator()
             self._held_out = (found.fitted.logits.cpu(), found.fitted.held_out[0].cpu())
             model = finish(self.head, self.candidate_, found.fitted, rows, **fixed)
-            self._judge, self._known = _judged(found.fitted, parts, model, rows)
+            self._judge, self._known = judged(found.fitted, parts, model, rows)
         else:
             self.candidate_, self.trials_, self.loss_curve_ = candidates[0], [], []
             self.n_iter_ = self.candidate_.epochs
@@ -389,22 +383,3 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
 def _tensor(array: _Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only ones
-
-
-@torch.no_grad()
-def _judged(
-    rehearsal: Rehearsal, parts: Sequence[TrainingSplit], model: FeaturesModel, rows: Rows
-) -> tuple[Combined, Tensor]:
-    """The score of known rows for a model of all rows, and those of the rows held out by the rehearsal's."""
-    judges: list[Combined] = []
-    known: list[Tensor] = []
-    logits = rehearsal.logits.split([len(part.held_out) for part in parts], dim=1)
-    for one, part, said in zip(rehearsal.models, parts, logits, strict=True):
-        z, own = one.eval().net.body(part.held_out.features), part.train.some(_JUDGED)
-        held = Known(z, part.held_out.y, said, z[:, 0], reach(part.held_out.features))
-        judges.append(Combined().fit(one.net.body(own.features), own.y, held))
-        known.append(judges[-1](z, said, reach=held.reach))
-    some = rows.some(_JUDGED)
-    z = model.embed(some.features)
-    held = Known(z[:2], some.y[:2], model.head.logit_samples(z[:2]), z[:2, 0])
-    return Combined().fit(z, some.y, held).weigh_as(judges), torch.cat(known)

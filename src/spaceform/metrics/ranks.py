@@ -2,6 +2,7 @@
 
 import math
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +15,9 @@ _ROUNDING = 1e-9
 
 def checked_share(value: float, name: str) -> float:
     """A share strictly between 0 and 1; a tensor or array of one number and no axis will do."""
-    plain = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
+    plain: Any = value
+    if isinstance(plain, Tensor | np.ndarray) and plain.ndim == 0:
+        plain = plain.item()
     if isinstance(plain, bool) or not isinstance(plain, Real):
         raise TypeError(f"{name} must be a number between 0 and 1, such as 0.1, got {value!r}")
     if not 0 < plain < 1:

@@ -16,6 +16,7 @@ from spaceform import data, metrics
 from spaceform.calibrators import CALIBRATORS
 from spaceform.data.stored_rows import StoredRows
 from spaceform.decisions import Combined, Known
+from spaceform.engine.judges import FITTED_TO
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
@@ -25,7 +26,7 @@ from spaceform.run import calibration, files, timing
 from spaceform.run.calibration import Calibration
 from spaceform.run.finished import Run
 from spaceform.run.fit import WATCHED, held_out, is_for_features, judge_of
-from spaceform.run.held_out import FITTED_TO, HeldOut
+from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs

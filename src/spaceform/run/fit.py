@@ -32,10 +32,10 @@ from spaceform.engine import (
     rehearse,
 )
 from spaceform.engine import CandidateDiverged as DivergedFit
+from spaceform.engine.judges import judge_of_all, judge_of_part
 from spaceform.engine.rows import SMALLEST_HELD_OUT
 from spaceform.engine.training import WATCHING_DRAWS, set_draws
 from spaceform.run import files
-from spaceform.run.held_out import FITTED_TO
 from spaceform.run.material import Material
 from spaceform.run.model import Model, build_model, reach_of
 from spaceform.run.recipe import Recipe, RecipeError, flatten, replace
@@ -275,16 +275,13 @@ def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutR
         set_draws(model.head, WATCHING_DRAWS)
         z = model.net(held.features)
         logits, confidence = model.head.logit_samples(z), model.head.confidence(z)
-        seen = train.some(FITTED_TO)
         reach = reach_of(model.net, held.features)
         said = Known(z, held.y, logits, confidence, reach)
-        judge = Combined().fit(model.net(seen.features), seen.y, said)
+        judge = judge_of_part(model.net, train, said)
         yield HeldOutRows(logits, held.y, confidence, judge(z, logits, reach=reach), judge)
 
 
 def judge_of(model: Model, judges: Sequence[Combined], parts: Material) -> Combined:
     """The score of known rows for the model of all rows, with the weights of those of the rehearsal."""
-    rows = joined(*rows_of(parts)).some(FITTED_TO)
-    z = model.net(rows.features.to(next(model.parameters()).device)).cpu()
-    logits = model.head.logit_samples(z[:2])
-    return Combined().fit(z, rows.y, Known(z[:2], rows.y[:2], logits, z[:2, 0])).weigh_as(judges)
+    rows = joined(*rows_of(parts))
+    return judge_of_all(lambda x: model.embed(iter([x])), model.head, rows, judges).cpu()

@@ -30,8 +30,6 @@ from spaceform.run.predictor import blocks
 from spaceform.run.recipe import RecipeError
 
 HELD_OUT_FILE = "held_out.npz"
-FITTED_TO = 10_000
-"""Training items that the score of known items looks at, at most."""
 _ARRAYS = ("probabilities", "labels", "known")
 _JUDGE = "judge."
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error)
