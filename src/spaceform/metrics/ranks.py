@@ -20,7 +20,7 @@ def checked_share(value: float, name: str) -> float:
         plain = plain.item()
     if isinstance(plain, bool) or not isinstance(plain, Real):
         raise TypeError(f"{name} must be a number between 0 and 1, such as 0.1, got {value!r}")
-    if not 0 < plain < 1:
+    if not 0 < float(plain) < 1:
         raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value!r}")
     return float(plain)
 
