@@ -1,4 +1,4 @@
-"""Frozen, validated values. A mistake in one is told in one sentence."""
+"""Frozen, validated values, and JSON that fits a schema. A mistake in one is told in one sentence."""
 
 import spaceform._lab  # noqa: F401 (names the extra where it is missing)
 
@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from spaceform.messages import no_option, unknown
 
@@ -45,6 +45,21 @@ def tagged(kinds: Mapping[str, type[_Model]], default: type[_Model], values: Any
         if key not in kind.model_fields:
             raise ValueError(no_option(what, _tag(kind, name), str(key), options_of(kind)))
     return validated(kind, values, what)
+
+
+def parsed(text: str | bytes, schema: Any) -> Any:
+    """JSON that fits the schema, or a ValueError that says where it does not."""
+    try:
+        return TypeAdapter(schema).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            deep = "recursion limit" in first["msg"]
+            raise ValueError("it is nested too deep" if deep else first["msg"]) from None
+        key = ".".join(str(part) for part in first["loc"])
+        missing = f"the key {key!r} is missing"
+        wrong = missing if first["type"] == "missing" else f"{key or 'it'} {said(first)}"
+        raise ValueError(wrong) from None
 
 
 def options_of(kind: type[BaseModel]) -> list[str]:

@@ -195,3 +195,20 @@ def test_the_memory_to_reckon_with_can_be_said(monkeypatch, said, size):
         monkeypatch.setenv("SPACEFORM_MEMORY", wrong)
         with pytest.raises(DataError, match="no amount of memory"):
             memory()
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b"[1, 2]", b"[" * 100_000, b"\xff"])
+def test_a_shard_that_does_not_say_what_is_broken_is_told(tmp_path, monkeypatch, said):
+    shards = Shards.begin(tmp_path / "x", About("d", "net", "w", "plan", 1, classes=("a", "b")))
+    with monkeypatch.context() as patch:
+        patch.setattr("spaceform.data.shards.json.dumps", lambda _: said)
+        shards.write(0, Shard(np.zeros((3, 2), np.float32), {"y": np.zeros(3, int)}))
+    with pytest.raises(DataError, match=r"x does not say which items are broken \(.*remove that folder"):
+        shards.finish()
+
+
+@pytest.mark.parametrize("said", [b"[1]", b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b'{"plan": 3}'])
+def test_a_folder_that_does_not_say_what_it_holds_is_told(tmp_path, said):
+    (tmp_path / "features.json").write_bytes(said)
+    with pytest.raises(DataError, match=r"features.json is damaged or not written by this program \(.*again"):
+        Shards.open(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from short_runs import tiny
 from spaceform.run import files, stored
 from spaceform.run.finished import Run
+from spaceform.run.parts import KeptParts
 from spaceform.run.recipe import RecipeError, make, replace
 from spaceform.run.train import train
 
@@ -157,7 +158,7 @@ def test_what_weights_say_beside_their_tensors_has_a_schema(run, change):
     assert "cannot be read" in refused(run)
 
 
-@pytest.mark.parametrize("text", ["data = " + "[" * 50_000, "[" * 50_000])
+@pytest.mark.parametrize("text", ["data = " + "[" * 50_000, "[" * 50_000, "[1, 2]"])
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
 def test_a_deep_recipe_is_refused(tmp_path, text, suffix):
     from spaceform.run.recipe import load
@@ -173,3 +174,22 @@ def test_absurd_sizes_are_refused(finished, key):
     recipe = stored.read_recipe(finished)
     with pytest.raises(RecipeError, match=rf"{key}.* must be less than or equal to [\d]+, got 10000000000"):
         make(replace(recipe, {key: 10**10}).model_dump())
+
+
+@pytest.mark.parametrize(
+    "content", [*BROKEN.values(), b'{"plan": 3, "parts": 2}', b'{"plan": "", "parts": 1e9}']
+)
+def test_the_plan_of_kept_parts_that_cannot_be_read_is_told(tmp_path, content):
+    (tmp_path / "parts.json").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"parts.json cannot be read \(.*\); remove .*"):
+        KeptParts.there(tmp_path)
+    with pytest.raises(RecipeError, match="holds parts of other items or of another run; remove it"):
+        KeptParts(tmp_path, "plan", 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"\x93NUMPY"])
+def test_a_kept_part_that_cannot_be_read_is_told(tmp_path, content):
+    kept = KeptParts(tmp_path, "plan", 1)
+    (tmp_path / "part-00000.npz").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"part-00000.npz cannot be read; remove it, and the same command"):
+        kept.read()

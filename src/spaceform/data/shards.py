@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from spaceform._value import parsed
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.guard import require_room
 from spaceform.data.stored_rows import StoredRows
@@ -103,14 +103,14 @@ class Shards:
         """The folder as it is, finished or not."""
         path = folder / ABOUT
         try:
-            about = TypeAdapter(About).validate_json(path.read_bytes())
+            about: About = parsed(path.read_bytes(), About)
         except OSError as error:
             raise DataError(
                 f"{path} cannot be read ({error.strerror}); extract the features again."
             ) from None
-        except ValidationError:
+        except ValueError as error:
             raise DataError(
-                f"{path} is damaged or not written by this program; extract the features again."
+                f"{path} is damaged or not written by this program ({error}); extract the features again."
             ) from None
         if about.format != SHARDS_FORMAT:
             raise DataError(
@@ -150,10 +150,21 @@ class Shards:
         rows, broken = 0, []
         for batch in self.batches():
             rows += batch.num_rows
-            broken += json.loads(batch.schema.metadata[b"broken"])
+            broken += self._broken_of(batch)
         about = replace(self.about, rows=rows, broken=tuple(broken))
         self._say(about)
         return Shards(self.folder, about)
+
+    def _broken_of(self, batch: "RecordBatch") -> list[str]:
+        """What a shard says of items that were left out."""
+        try:
+            said: list[str] = parsed((batch.schema.metadata or {}).get(b"broken", b""), list[str])
+        except ValueError as error:
+            raise DataError(
+                f"a shard of {self.folder} does not say which items are broken ({error}); remove that "
+                "folder and extract the features again."
+            ) from None
+        return said
 
     def batches(self) -> Iterator["RecordBatch"]:
         """The rows shard by shard, memory-mapped: `X`, and the columns that there are."""

@@ -18,11 +18,10 @@ from typing import Any, TypeVar, overload
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from spaceform._value import said
+from spaceform._value import parsed
 from spaceform.run.recipe import RecipeError
 
 RUN_FORMAT = "spaceform-1"
@@ -82,21 +81,6 @@ def read_lines(
                 break
             raise RecipeError(f"{path} cannot be read ({error}, in line {number}); {remedy}") from None
     return records
-
-
-def parsed(text: str | bytes, schema: Any) -> Any:
-    """JSON that fits the schema, or a ValueError that says where it does not."""
-    try:
-        return TypeAdapter(schema).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            deep = "recursion limit" in first["msg"]
-            raise ValueError("it is nested too deep" if deep else first["msg"]) from None
-        key = ".".join(str(part) for part in first["loc"])
-        missing = f"the key {key!r} is missing"
-        wrong = missing if first["type"] == "missing" else f"{key or 'it'} {said(first)}"
-        raise ValueError(wrong) from None
 
 
 def _is_json(line: bytes) -> bool:

@@ -2,17 +2,29 @@
 
 import contextlib
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from spaceform.data.shards import whole_file
+from spaceform.run.files import read_json
 from spaceform.run.recipe import RecipeError
 
 _PLAN = "parts.json"
+
+
+class _About(TypedDict):
+    """What `parts.json` says."""
+
+    plan: str
+    parts: Annotated[int, Field(ge=0, lt=100_000)]
 
 
 @final
@@ -28,7 +40,7 @@ class KeptParts:
         if not path.exists():
             with whole_file(path) as file:
                 file.write(about.encode())
-        elif path.read_text("utf-8") != about:
+        elif path.read_bytes() != about.encode():
             raise RecipeError(
                 f"{folder} holds parts of other items or of another run; remove it, or choose another output"
             )
@@ -36,7 +48,7 @@ class KeptParts:
     @classmethod
     def there(cls, folder: Path) -> "KeptParts":
         """Those of a folder, whatever their plan."""
-        about = json.loads((folder / _PLAN).read_text("utf-8"))
+        about = read_json(folder / _PLAN, _About, remedy=f"remove {folder}")
         return cls(folder, about["plan"], about["parts"])
 
     @property
@@ -53,8 +65,14 @@ class KeptParts:
         """The arrays of all parts, joined."""
         found = []
         for number in range(self.count):
-            with np.load(self._path(number), allow_pickle=False) as part:
-                found.append({name: part[name] for name in part.files})
+            path = self._path(number)
+            try:
+                with path.open("rb") as file, np.load(file, allow_pickle=False) as part:
+                    found.append({name: part[name] for name in part.files})
+            except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
+                raise RecipeError(
+                    f"{path} cannot be read; remove it, and the same command makes it again"
+                ) from None
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def remove(self) -> None:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from spaceform import nets
-from spaceform._value import Natural, Positive, Value, keys, said, validated
+from spaceform._value import Natural, Positive, Value, keys, parsed, said, validated
 from spaceform.messages import no_option
 from spaceform.messages import unknown as unknown
 from spaceform.run.optim import OPTIMISERS, Optim, optim_options
@@ -322,15 +322,15 @@ def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values: dict[str, Any] = (
+            parsed(text, dict[str, Any]) if path.suffix == ".json" else tomllib.loads(text)
+        )
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe file {str(path)!r}") from None
     except RecursionError:
         raise RecipeError(f"{path} cannot be read as a recipe: it is nested too deep") from None
     except (ValueError, OSError) as error:
         raise RecipeError(f"{path} cannot be read as a recipe: {error}") from None
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path} cannot be read as a recipe: its top level is not a table")
     return values
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict
 
+from spaceform._value import parsed
 from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
@@ -183,7 +184,7 @@ def _content(path: Path) -> tuple[AboutReference, ItemOutputs]:
             raise ValueError("it is no archive of arrays")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in kept.files}
-        about: AboutReference = files.parsed(str(arrays.pop("about", "{}")), AboutReference)
+        about: AboutReference = parsed(str(arrays.pop("about", "{}")), AboutReference)
         return about, ItemOutputs.of(arrays, StructuredScaling.name, about["measured"])
     except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
