@@ -176,14 +176,14 @@ def _rows(name: str, task: str, study: StudyFolder, runs: Sequence[JudgedRun]) -
     """Of the runs, then of the references."""
     epochs = {study.path(job).name: study.status(job).epoch for job in study.jobs}
     for one in runs:
-        figures = {
+        measured = {
             column: value
             for column, value in flat_metrics(one.metrics).items()
             if column == "calibrator" or (_is_number(value) and column not in ("items", "retrieval.items"))
         }
         what = {"set": name, "task": task, "kind": "head", "label": one.label, "seed": one.seed}
         spent = {"epochs": epochs[one.folder.name], "seconds": one.seconds}
-        yield {**what, **spent, "predict_seconds": one.predict_seconds, **figures}
+        yield {**what, **spent, "predict_seconds": one.predict_seconds, **measured}
     for beside in read_references(study.folder):
         what = {"set": name, "task": task, "kind": "reference", "label": beside.title, "seed": 0}
         yield {**what, "seconds": beside.seconds, **beside.measured}
@@ -255,7 +255,7 @@ def _standings(advice: Advice) -> dict[str, Any]:
 
 
 def _gain(goal: Goal, series: Mapping[str, Series], label: str) -> tuple[float | None, float | None]:
-    """The mean difference of the figures to `BASE`, and its standard error over seeds and items."""
+    """The mean difference of the values to `BASE`, and its standard error over seeds and items."""
     if BASE not in series or not series[BASE].seeds:
         return None, None
     own, base = series[label].values, series[BASE].values

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from board_figures import (
+from board_values import (
     ACCURACY,
     BASE,
     ENOUGH,
@@ -150,7 +150,7 @@ def foretold() -> Lines:
 
 
 def answers() -> Lines:
-    """The questions of the board, each with its answer in figures."""
+    """The questions of the board, each with its answer in numbers."""
     found = board()
     task = found.classification
     lines = [["question", "answer"], ["---", "---"]]
@@ -237,7 +237,7 @@ def _quick(given: list[GivenUp]) -> str:
 
 
 def advice() -> Lines:
-    """What to take for what, in figures."""
+    """What to take for what, in numbers."""
     found = board()
     task = found.classification
     lines = [

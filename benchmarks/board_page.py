@@ -19,10 +19,10 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-import board_figures
 import board_over
 import board_tables
-from board_figures import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
+import board_values
+from board_values import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
 from spaceform.report.looks import look
 from spaceform.report.page import _asset
 from spaceform.report.style import themes
@@ -105,7 +105,7 @@ def render(found: Board) -> str:
             for metric, title, _ in _GOALS
             if found.enough
         ],
-        figures=Markup(json.dumps(_figures(found, shown)).replace("</", "<\\/")),
+        values=Markup(json.dumps(_matrix(found, shown)).replace("</", "<\\/")),
         look=look,
         style=Markup(style),
         script=Markup(script),
@@ -166,7 +166,7 @@ def _cell(text: str) -> str:
     return text
 
 
-# Figures of the matrix ------------------------------------------------------------------------------------
+# Values of the matrix -------------------------------------------------------------------------------------
 
 
 def _task(found: Board, one: Measure) -> Task:
@@ -188,7 +188,7 @@ def _number(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _figures(found: Board, shown: Sequence[Measure]) -> dict[str, Any]:
+def _matrix(found: Board, shown: Sequence[Measure]) -> dict[str, Any]:
     heads = found.classification.heads
     return {
         "heads": heads,
@@ -335,7 +335,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("board.html"))
     parser.add_argument("--board", type=Path, default=FILE)
     asked = parser.parse_args()
-    found = board_figures.board(asked.board)
+    found = board_values.board(asked.board)
     asked.out.write_text(render(found), "utf-8")
     print(f"{asked.out}: {asked.out.stat().st_size / 1000:.0f} kB")
 

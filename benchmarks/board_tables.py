@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 import board_over
-from board_figures import ACCURACY, NATS, NLL, NOT, POINTS, Lines, board, code, rule
+from board_values import ACCURACY, NATS, NLL, NOT, POINTS, Lines, board, code, rule
 
 _SHORT = {"calibrated.chosen.nll": "NLL", "accuracy": "accuracy"}
 

@@ -3,7 +3,7 @@
     spaceform compare FILE.npz --out STUDY
     python benchmarks/compared.py STUDY ... [--fresh NAME ...] [--out results/benchmarks/compare.json]
 
-NAME is that of the file without its ending. Figures are means over the seeds; NLL is that after calibration,
+NAME is that of the file without its ending. Numbers are means over the seeds; NLL is that after calibration,
 as `predict` gives it. A set is marked as fresh if nothing was chosen on it, and it was looked at once. What
 the record has of other sets stays.
 """
@@ -20,8 +20,8 @@ from spaceform.study.references import read_references
 from spaceform.verbs.outcome import Study
 
 RECORD = Path(__file__).parent.parent / "results" / "benchmarks" / "compare.json"
-FIGURES = {"accuracy": "accuracy", "nll": "calibrated.chosen.nll"}
-"""What the record calls a figure, and its column in a study."""
+COLUMNS = {"accuracy": "accuracy", "nll": "calibrated.chosen.nll"}
+"""What the record calls a metric, and its column in a study."""
 
 
 def summary(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -30,11 +30,11 @@ def summary(folder: Path) -> tuple[str, dict[str, Any]]:
     data = load(study.jobs[0].recipe.data.name)
     table = study.table[study.table["state"] == "finished"]
     heads = {
-        label: {"seeds": len(own), **{name: float(own[column].mean()) for name, column in FIGURES.items()}}
+        label: {"seeds": len(own), **{name: float(own[column].mean()) for name, column in COLUMNS.items()}}
         for label, own in table.groupby("label", sort=False)
     }
     references = {
-        one.title: {name: one.measured[column] for name, column in FIGURES.items()}
+        one.title: {name: one.measured[column] for name, column in COLUMNS.items()}
         for one in read_references(folder)
         if one.measured.get("accuracy") is not None
     }
@@ -72,8 +72,8 @@ def lines(record: Mapping[str, Any]) -> list[list[str]]:
     return found
 
 
-def _pair(figures: Mapping[str, float]) -> str:
-    return f"{100 * figures['accuracy']:.2f} / {figures['nll']:.3f}"
+def _pair(measured: Mapping[str, float]) -> str:
+    return f"{100 * measured['accuracy']:.2f} / {measured['nll']:.3f}"
 
 
 def main() -> None:

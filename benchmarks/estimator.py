@@ -6,7 +6,7 @@
 A set is one of scikit-learn's, or `FOLDER/name.npz` with X, y and test (a mask). Every model is fitted on the
 other rows with its own defaults and tested on those: scikit-learn's `LogisticRegression` (max_iter=1000) and
 `KNeighborsClassifier` on standardised features and, for tables, `HistGradientBoostingClassifier`. Models take
-turns, `repeats` times with other seeds; figures are means, seconds are the median of the processor's, in one
+turns, `repeats` times with other seeds; metrics are means, seconds are the median of the processor's, in one
 process on one thread. No probability is taken for less than 1e-6. The record says which sets no default was
 chosen on, and keeps the sets that are not measured anew.
 """
@@ -69,7 +69,7 @@ def models(features: int, heads: list[str]) -> dict[str, Make]:
 
 
 def measure(make: Make, seed: int, X: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, float]:
-    """One fit: the processor's seconds, and figures of the test rows."""
+    """One fit: the processor's seconds, and the metrics of the test rows."""
     model = make(seed)
     begun = time.process_time()
     model.fit(X[~test], y[~test])

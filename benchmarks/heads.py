@@ -349,7 +349,7 @@ def report(results: dict[str, Any], names: list[str], compiled: bool) -> Iterato
 
 
 def save(results: dict[str, Any], file: Path) -> None:
-    """Add the figures, with what they belong to."""
+    """Add what was measured, with what it belongs to."""
     run = {
         "command": " ".join(["python", *sys.argv]),
         "commit": git_commit(),
@@ -374,7 +374,7 @@ def main() -> None:
     parts = ["step", "memory", "prediction", "million"]
     parts += ["fused"] if hasattr(F, "linear_cross_entropy") else []
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--json", type=Path, help="add the figures to this file")
+    parser.add_argument("--json", type=Path, help="add what was measured to this file")
     options = parser.parse_args()
 
     torch.set_num_threads(1)

@@ -96,12 +96,12 @@ def row_of(
 
 
 def said(row: dict[str, Any]) -> str:
-    figures = [
+    means = [
         f"{key} {value['mean']:.3f}" + (f" ± {value['error']:.3f}" if value["error"] is not None else "")
         for key, value in row.items()
         if isinstance(value, dict) and "mean" in value
     ]
-    return f"{row['row']:20} {row['dim']:3} {'  '.join(figures)}"
+    return f"{row['row']:20} {row['dim']:3} {'  '.join(means)}"
 
 
 def main() -> None:

@@ -167,8 +167,8 @@ def main() -> None:
         }
         write_record(options.out, record)
         parts = [run[part] for part in ("validation", "test") if part in run]
-        figures = [f"{part['accuracy']:.2f} % {part['nll']:.4f} R {part['radius']:.2f}" for part in parts]
-        print(*key.values(), *figures, f"{run['seconds']:.0f} s", flush=True)
+        measured = [f"{part['accuracy']:.2f} % {part['nll']:.4f} R {part['radius']:.2f}" for part in parts]
+        print(*key.values(), *measured, f"{run['seconds']:.0f} s", flush=True)
         return run
 
     for row in options.rows:

@@ -2,7 +2,7 @@
 
 Run: OMP_NUM_THREADS=1 python benchmarks/metrics.py [--quick] [calibration temperature bootstrap retrieval]
 
-Every figure is the median over interleaved repeats of (ours / theirs); below 1 is faster. Needs torchmetrics,
+Every number is the median over interleaved repeats of (ours / theirs); below 1 is faster. Needs torchmetrics,
 torch-uncertainty, netcal, pytorch-metric-learning and faiss-cpu.
 """
 

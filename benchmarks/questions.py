@@ -168,13 +168,13 @@ def main() -> None:
     options = parser.parse_args()
     for question in QUESTIONS if "all" in options.questions else options.questions:
         found = summary(answer(question, options))
-        record = {"question": question, "data": options.data, "made_with": environment(), "figures": found}
+        record = {"question": question, "data": options.data, "made_with": environment(), "measured": found}
         path = options.out / f"{options.data}-{question}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         print(f"\n{question} ({options.data})")
-        for label, figures in found.items():
+        for label, measured in found.items():
             print(f"  {label}")
-            for name, (mean, sem) in figures.items():
+            for name, (mean, sem) in measured.items():
                 print(f"    {name:55} {mean:9.4f} ± {sem:.4f}")
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark writes down: figures, with the commit and the packages that they belong to."""
+"""What a benchmark writes down: numbers, with the commit and the packages that they belong to."""
 
 import contextlib
 import importlib.metadata

@@ -118,7 +118,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=250)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write what was measured to this file")
     options = parser.parse_args()
     logging.disable(logging.INFO)
     torch.set_num_threads(1)
@@ -128,7 +128,7 @@ def main() -> None:
         **resnet(options.rounds),
         **runtime(5 * options.rounds),
     }
-    figures = {}
+    measured = {}
     for title, over, under in (
         ("an epoch of train / bare loop, cosine", "cosine train", "cosine bare"),
         ("an epoch of train / bare loop, vmf", "vmf train", "vmf bare"),
@@ -139,10 +139,10 @@ def main() -> None:
         *((f"{head} / cosine, prediction", f"{head} prediction", "cosine prediction") for head in HEADS),
     ):
         a, b = seconds[over], seconds[under]
-        figures[title] = {"median": median(a) / median(b), "minimum": min(a) / min(b)}
-        print(f"{title:40} median {figures[title]['median']:.3f}  minimum {figures[title]['minimum']:.3f}")
+        measured[title] = {"median": median(a) / median(b), "minimum": min(a) / min(b)}
+        print(f"{title:40} median {measured[title]['median']:.3f}  minimum {measured[title]['minimum']:.3f}")
     if options.json:
-        record = {"made_with": environment(), "rounds": options.rounds, "figures": figures}
+        record = {"made_with": environment(), "rounds": options.rounds, "measured": measured}
         options.json.write_text(json.dumps(record, indent=2) + "\n")
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/verdict.py simulated --studies 400
     python benchmarks/verdict.py runs STUDY ... --resamplings 100
-    python benchmarks/verdict.py figures results/mnist results/fashion-mnist
+    python benchmarks/verdict.py metrics results/mnist results/fashion-mnist
 
 `runs` needs studies of many seeds with their outputs: `spaceform compare digits --seeds 40 --out STUDY`.
-`figures` needs metrics.json alone. Prints JSON, with the command and versions; --out writes it too.
+`metrics` needs metrics.json alone. Prints JSON, with the command and versions; --out writes it too.
 
 names      the same head under two names: how often the two are called different (aim: at most 5 %)
 calibrated of the pairs stated at 85 to 95 %, how many hold (aim: what was stated)
@@ -64,9 +64,9 @@ class Calls:
         noise = np.random.default_rng(1).standard_normal(draws.shape)
         measured = draws + noise * np.sqrt(known.seed_variance / fresh) if fresh else draws
         pairs = list(combinations(range(len(known.labels)), 2))
-        figures = [series[label].means for label in known.labels]
+        means = [series[label].means for label in known.labels]
         true = [goal.sign * truth[label] for label in known.labels]
-        for (a, b), p in zip(pairs, holm([welch(figures[a], figures[b]) for a, b in pairs]), strict=True):
+        for (a, b), p in zip(pairs, holm([welch(means[a], means[b]) for a, b in pairs]), strict=True):
             better = float((measured[:, a] > measured[:, b]).mean())
             self.stated.append(max(better, 1 - better))
             self.right.append((better > 0.5) == (true[a] > true[b]))
@@ -74,7 +74,7 @@ class Calls:
             self.called.append(max((gap > 0).mean(), (gap < 0).mean()) >= _SURE)
             self.errors.append(abs(gap.mean()) / gap.std())
             self.p.append(p)
-            ahead = goal.sign * (figures[a].mean() - figures[b].mean())
+            ahead = goal.sign * (means[a].mean() - means[b].mean())
             self.welch_right.append((ahead > 0) == (true[a] > true[b]))
 
     def calibration(self) -> list[dict[str, float]]:
@@ -245,7 +245,7 @@ def _names(evidence: Evidence, S: int, resamplings: int, rng: np.random.Generato
 
 
 def _complete(evidence: Evidence, seeds: Sequence[int]) -> Iterator[tuple[Goal, dict[str, Series]]]:
-    """Goals at which all of these runs have a figure."""
+    """Goals at which all of these runs have a value."""
     some = evidence.only({label: [int(seed) for seed in seeds] for label in evidence.labels})
     for goal in evidence.goals:
         series = dict(some.series[goal.column])
@@ -313,11 +313,11 @@ def _average_precision(arrays: Mapping[str, NDArray[Any]], head: str) -> NDArray
     return retrieval(z, y, geometry, k=(1,)).average_precision.numpy()
 
 
-# Saved figures -------------------------------------------------------------------------------------------
+# Saved metrics -------------------------------------------------------------------------------------------
 
 
-def figures(folder: Path) -> dict[str, Any]:
-    """Pairs that a study of which only the figures are left tells apart, by either method."""
+def saved_metrics(folder: Path) -> dict[str, Any]:
+    """Pairs that a study of which only metrics.json is left tells apart, by either method."""
     plan = json.loads((folder / "study.json").read_text("utf-8"))["runs"]
     found: dict[str, dict[int, ItemOutputs]] = {}
     task = "classification"
@@ -356,7 +356,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("simulated", "runs", "figures"))
+    parser.add_argument("what", choices=("simulated", "runs", "metrics"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--studies", type=int, default=400)
     parser.add_argument("--resamplings", type=int, default=100)
@@ -374,7 +374,7 @@ def main() -> None:
     elif asked.what == "runs":
         found |= {folder.name: runs(folder, asked.resamplings, rng) for folder in asked.folders}
     else:
-        found |= {folder.name: figures(folder) for folder in asked.folders}
+        found |= {folder.name: saved_metrics(folder) for folder in asked.folders}
     text = json.dumps(found, indent=1, ensure_ascii=False)
     print(text)
     if asked.out is not None:

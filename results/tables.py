@@ -274,7 +274,7 @@ def _ours(column: Column, row: Row) -> str:
 
 @cache
 def _best(study: str, metric: str) -> set[str]:
-    """The label that the verdict on the kept figures chooses, and those that are practically as good."""
+    """The label that the verdict on the kept numbers chooses, and those that are practically as good."""
     found = results(study).dropna(subset=[metric])
     runs = {
         label: {
@@ -296,7 +296,7 @@ def _cell(column: Column, mean: float, error: float | None, digits: int) -> str:
 
 def _runtime() -> list[list[str]]:
     """Ratios to the cosine head."""
-    found = record("benchmarks/training")["figures"]
+    found = record("benchmarks/training")["measured"]
     lines = [["head", "an epoch", "a training step", "prediction", "epochs, MNIST", "FashionMNIST"]]
     lines.append(["---"] + ["---:"] * 5)
     for head in labels("mnist"):
@@ -320,9 +320,9 @@ def _estimator() -> list[list[str]]:
         shape = f"{found['rows']:,} x {found['features']}, {found['classes']} classes"
         first = f"{name}{' (fresh)' if found['fresh'] else ''}, {shape}"
         for model, row in found["models"].items():
-            figures = [f"{100 * row['accuracy']:.2f}", f"{row[NLL]:.3f}", f"{100 * row[L2]:.1f}"]
+            cells = [f"{100 * row['accuracy']:.2f}", f"{row[NLL]:.3f}", f"{100 * row[L2]:.1f}"]
             seconds = [f"{row['fit_seconds']:.2f}", f"{row['predict_seconds']:.2f}"]
-            lines.append([first, f"`{model}`", *figures, *seconds])
+            lines.append([first, f"`{model}`", *cells, *seconds])
             first = ""
     return lines
 

@@ -118,3 +118,19 @@ def test_the_map_of_the_design_is_the_real_one() -> None:
         text = (package / file).read_text("utf-8")
         for part in name.split(".") if name else ():
             assert re.search(rf"^ *(class|def) {part}\b", text, re.MULTILINE), f"{file}: {name}"
+
+
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="the results are kept in the repository alone")
+def test_what_contributing_names_is_there() -> None:
+    """Every file that it names exists; `name` of `room/file.py` stands in that file."""
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    bases = (ROOT, ROOT / "src", ROOT / "src" / "spaceform")
+    files = re.findall(r"`(\w+(?:/\w+)+\.(?:py|toml))`", page)
+    found = {name: next((base / name for base in bases if (base / name).exists()), None) for name in files}
+    assert len(found) > 25
+    assert not [name for name, path in found.items() if path is None]
+    within = re.findall(r"`(\w+)`(?:,| of| in) (?:of |in )?`(\w+(?:/\w+)+\.py)`", page)
+    assert len(within) > 8
+    assert not [
+        f"{name} of {file}" for name, file in within if name not in (found[file] or ROOT).read_text("utf-8")
+    ]

@@ -123,7 +123,7 @@ def test_the_documented_command_prints_runs_seeds_command_and_commit(module) -> 
         (["mnits"], "there is no study 'mnits' in results/; choose from cifar10-residual"),
         (["mnist", "vmv"], "mnist has no label 'vmv'; choose from standard, hyperbolic"),
         (["mnist", "vmf", "acc"], "mnist has no metric 'acc'; choose from "),
-        (["benchmarks/training", "figure"], "there is no figure in benchmarks/training.json; it begins with"),
+        (["benchmarks/training", "speed"], "there is no speed in benchmarks/training.json; it begins with"),
         (["mnist", "vmf", "accuracy", "nll"], "give a study, a label and a metric"),
     ],
 )

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const board = JSON.parse(document.getElementById("figures").textContent);
+  const board = JSON.parse(document.getElementById("values").textContent);
   const body = document.querySelector("#matrix tbody"), foot = document.querySelector("#matrix tfoot");
   const state = { measure: 0, view: "value", sort: "set", up: true, kinds: new Set(board.kinds), open: null };
   const element = (name, text, className) => {

@@ -37,12 +37,12 @@ pytestmark = pytest.mark.slow
 
 def write_reference(study: Path, name: str, title: str, p: np.ndarray, labels: np.ndarray) -> None:
     """A reference as `compare` keeps it."""
-    figures = {
+    measured = {
         "accuracy": float(metrics.accuracy(p, labels)),
         "nll": float(metrics.nll(np.log(p), labels)),
         "calibration_error_l2": float(metrics.calibration_error(p, labels)),
     }
-    about = {"title": title, "measured": figures, "setting": {}, "seconds": 2.5}
+    about = {"title": title, "measured": measured, "setting": {}, "seconds": 2.5}
     (study / FOLDER).mkdir()
     np.savez(
         study / FOLDER / f"{name}.npz",

@@ -85,7 +85,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def module(monkeypatch: pytest.MonkeyPatch, small: Path) -> Any:
     """A script of benchmarks/, with the small board for the kept one."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    found = importlib.import_module("board_figures").read(small)
+    found = importlib.import_module("board_values").read(small)
 
     def load(name: str) -> ModuleType:
         for one in ("board_over", "board_tables"):
@@ -96,7 +96,7 @@ def module(monkeypatch: pytest.MonkeyPatch, small: Path) -> Any:
 
 
 def test_a_set_counts_when_every_head_has_three_seeds(module, small: Path) -> None:
-    found = module("board_figures").read(small)
+    found = module("board_values").read(small)
     assert found.classification.names == ("a", "b", "c")
     assert found.classification.heads == HEADS
     assert found.unfinished == ("d", "e")
@@ -105,7 +105,7 @@ def test_a_set_counts_when_every_head_has_three_seeds(module, small: Path) -> No
 
 
 def test_what_the_quick_answer_gives_up(module, small: Path) -> None:
-    a, b, c = module("board_figures").read(small).given_up
+    a, b, c = module("board_values").read(small).given_up
     assert (a.choice, a.most_accurate, a.seeds) == ("standard", "cosine", 6)
     assert (a.points, a.nats) == (pytest.approx(5), pytest.approx(0.05))
     assert (b.points, b.nats) == (0, 0)
@@ -118,7 +118,7 @@ def test_what_the_quick_answer_gives_up(module, small: Path) -> None:
 
 
 def test_the_best_of_each_geometry(module, small: Path) -> None:
-    best = module("board_figures").read(small).best_of_geometry("accuracy")
+    best = module("board_values").read(small).best_of_geometry("accuracy")
     assert best.idxmax(axis=1).to_dict() == {"a": "spherical", "b": "euclidean", "c": "spherical"}
     every = module("board_over").geometries()[-1]
     assert every[:5] == ["all", "3", "1.0", "0.0", "2.0"]
@@ -148,7 +148,7 @@ def test_tables_say_which_head_is_chosen_and_what_stands_beside(module) -> None:
 def test_the_page_sorts_filters_and_opens_a_verdict(module, browser, small: Path, tmp_path: Path) -> None:
     """In a browser; nothing is fetched and nothing is logged."""
     path, troubles = tmp_path / "board.html", []
-    path.write_text(module("board_page").render(module("board_figures").read(small)), "utf-8")
+    path.write_text(module("board_page").render(module("board_values").read(small)), "utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 900})
     page.on("console", lambda message: troubles.append(message.text))
     page.on("pageerror", lambda error: troubles.append(str(error)))

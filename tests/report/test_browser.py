@@ -29,7 +29,7 @@ def html(tmp_path_factory, make_study) -> Path:
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory, make_study) -> Path:
-    """All of the paper's columns: its widest tables, with its figures beside ours."""
+    """All of the paper's columns: its widest tables, with its numbers beside ours."""
     folder = tmp_path_factory.mktemp("papers")
     heads = ("standard", "power_spherical")
     for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):

@@ -1,4 +1,4 @@
-"""Tables: figures by hand, three formats, escaping, the paper beside ours."""
+"""Tables: numbers by hand, three formats, escaping, the paper beside ours."""
 
 import csv
 import io
@@ -86,7 +86,7 @@ def test_summary_is_mean_and_standard_error_over_seeds(tmp_path, make_study) -> 
         marked = {
             label for label, line in zip(group.labels, table.lines, strict=True) if line.cells[place].bold
         }
-        assert marked == part.advice.leading(measure.column)  # nothing where chance gives the figures
+        assert marked == part.advice.leading(measure.column)  # nothing where chance alone gives such values
     assert part.advice.leading("accuracy")
     assert part.advice.leading("nll")
     assert [line.label for line in runs(group).lines] == [r.name for r in group.records]

@@ -151,7 +151,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("what", BESIDE)
-def test_damage_beside_the_figures_is_told(what, whole, tmp_path):
+def test_damage_beside_the_metrics_is_told(what, whole, tmp_path):
     name, damage, sentence = BESIDE[what]
     run = tmp_path / "run"
     shutil.copytree(whole / "runs/cosine-seed0", run)
@@ -161,7 +161,7 @@ def test_damage_beside_the_figures_is_told(what, whole, tmp_path):
     assert re.search(sentence, told), told
 
 
-def test_a_report_with_damage_beside_the_figures_is_made_and_says_so(whole, tmp_path, said):
+def test_a_report_with_damage_beside_the_metrics_is_made_and_says_so(whole, tmp_path, said):
     study = tmp_path / "study"
     shutil.copytree(whole, study)
     _cut(study / "runs/cosine-seed0/outputs.npz")
@@ -183,7 +183,7 @@ def test_a_report_on_two_studies_is_made_without_the_damaged_one(whole, tmp_path
     assert "cosine-seed0" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
-def test_outputs_that_do_not_belong_together_leave_the_figures(whole, tmp_path):
+def test_outputs_that_do_not_belong_together_leave_the_metrics(whole, tmp_path):
     study = tmp_path / "study"
     shutil.copytree(whole, study)
     np.savez(study / "runs/cosine-seed0/outputs.npz", labels=[0, 1], probabilities=[[0.5, 0.5]])

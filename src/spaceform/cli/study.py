@@ -159,7 +159,7 @@ def reproduce(
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
 ) -> None:
-    """Run the paper's recipes, and print the paper's figures and ours side by side.
+    """Run the paper's recipes, and print the paper's numbers and ours side by side.
 
     Example: spaceform reproduce mnist
     """

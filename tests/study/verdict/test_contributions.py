@@ -26,7 +26,7 @@ def resampled(metric, values, draws=2_000, seed=1):
     return float(np.std(metric(torch.from_numpy(counts)).numpy())), float(np.std(values) / np.sqrt(n))
 
 
-def test_means_are_the_figures():
+def test_means_are_the_metrics():
     p, y = predictions(1_000)
     right = contributions.right(p, y) > 0
     top = p.max(1)

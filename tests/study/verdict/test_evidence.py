@@ -43,7 +43,7 @@ def test_figures_alone_are_evidence_too():
     assert tuple(goal.column for goal in found.goals) == ("map_at_r",)
 
 
-def test_where_one_label_has_no_items_all_are_judged_by_figures():
+def test_where_one_label_has_no_items_all_are_judged_by_metrics():
     runs = {"cosine": {0: outputs([1, 0, 1, 1])}, "vmf": {0: ItemOutputs(measured={"accuracy": 0.5})}}
     found = evidence_from(runs).series["accuracy"]
     assert {label: one.values.shape for label, one in found.items()} == {"cosine": (1, 1), "vmf": (1, 1)}
