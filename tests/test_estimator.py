@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from heads.foreign_heads import BlurredHead, CentreHead
 from spaceform import HEADS, SpaceformClassifier, metrics
 from spaceform.heads import Head
+from spaceform.run.predictor import Predictor
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +91,17 @@ def test_a_stochastic_head_predicts_each_row_alone(digits) -> None:
     X, X_test, y, _ = digits
     model = quick("vmf", epochs=3).fit(X, y)
     alone = np.concatenate([model.predict_proba(row[None]) for row in X_test[:20]])
-    assert np.allclose(model.predict_proba(X_test)[:20], alone, atol=1e-5)
+    np.testing.assert_allclose(model.predict_proba(X_test)[:20], alone, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["cosine", "vmf"])
+def test_it_predicts_what_a_run_of_the_same_net_head_and_calibrator_predicts(digits, head: str) -> None:
+    """`Predictor` is what `evaluate`, `Run.predict_proba`, `spaceform predict` and exported graphs use."""
+    X, X_test, y, _ = digits
+    model = quick(head, epochs=3).fit(X, y)
+    run = Predictor(model.head_.eval(), model.calibrator_)
+    p, _ = run.predict(model.net_.eval()(torch.from_numpy(X_test)).detach())
+    np.testing.assert_allclose(model.predict_proba(X_test), p, rtol=2e-6, atol=1e-6)
 
 
 def test_pipeline_search_and_calibration(digits) -> None:
