@@ -35,6 +35,12 @@ def sentence(error: Exception) -> str:
     return text if known else f"{type(error).__name__}: {text} (--debug shows where)"
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what a library says of an error, or the error's kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def spelled(name: str) -> str:
     r"""The name of a file, whose bytes that are no UTF-8 are spelled out, as in `caf\xe9.png`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -22,7 +22,7 @@ from spaceform.report.intervals import intervals
 from spaceform.report.making import made
 from spaceform.report.page import render
 from spaceform.report.records import collect
-from spaceform.report.searched import told
+from spaceform.report.searched import sensitive_heads
 from spaceform.report.typeset import comma_separated, latex, markdown
 from spaceform.run import timing
 from spaceform.run.held_out import HeldOut
@@ -189,8 +189,8 @@ def test_seeds_that_differ_are_listed(contents) -> None:
 
 def test_heads_with_too_few_candidates_are_not_compared() -> None:
     many = [Tried(head, (0.1, 0.2, 0.3, 0.4), 0, 0.1, "NLL", 4) for head in ("cosine", "standard")]
-    assert told(many).startswith("Least sensitive to its rates: Cosine")
-    assert told([many[0], Tried("vmf", (0.1,), 0, 0.1, "NLL", 4)]) == ""
+    assert sensitive_heads(many).startswith("Least sensitive to its rates: Cosine")
+    assert sensitive_heads([many[0], Tried("vmf", (0.1,), 0, 0.1, "NLL", 4)]) == ""
 
 
 def by_hand(record, classes: int = 3) -> Confusion:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spaceform import report
-from spaceform.messages import capital, listed
+from spaceform.messages import capital, first_line, listed
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
 from spaceform.report.words import readable
@@ -24,6 +24,11 @@ def test_only_what_cannot_be_written_is_replaced() -> None:
     kept = "naïve 猫 🐈 e\u0301 \u200d <b> ‖z‖"
     assert readable(kept) == kept
     assert readable({BROKEN: [BROKEN, 1, None, {"a": BROKEN}]}) == {"caf�": ["caf�", 1, None, {"a": "caf�"}]}
+
+
+def test_of_what_a_library_says_one_line_is_told() -> None:
+    assert first_line(ValueError("\nno such device.\nTry another one.")) == "no such device"
+    assert first_line(EOFError()) == "EOFError"
 
 
 def test_such_names_go_through_the_whole_report(tmp_path, make_study) -> None:

@@ -11,7 +11,7 @@ import spaceform
 from spaceform import data
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import Failure, StudyFolder
-from spaceform.study.place import Event, Watcher, accelerator, perform, spare_workers, unwatched
+from spaceform.study.place import Event, Watcher, accelerator, decoding_processes, perform, unwatched
 from spaceform.study.processes import Processes
 from spaceform.study.search import SearchError
 from spaceform.verbs.source import find
@@ -174,13 +174,8 @@ def _planned(folder: Path) -> Path:
 
 
 def test_cores_to_spare_decode():
-    assert [spare_workers(cores, runs) for cores, runs in ((16, 1), (16, 4), (4, 4), (1, 1), (2, 3))] == [
-        8,
-        3,
-        0,
-        0,
-        0,
-    ]
+    asked = (16, 1), (16, 4), (4, 4), (1, 1), (2, 3)
+    assert [decoding_processes(cores, runs) for cores, runs in asked] == [8, 3, 0, 0, 0]
     with pytest.raises(ValueError, match="at least 1 process"):
         Processes(0)
 

@@ -13,10 +13,14 @@ _AHEAD = 2
 """Batches that are decoded before they are asked for."""
 
 
-def spare_workers() -> int:
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def decoding_threads() -> int:
     """Threads to decode with where nothing else is said: one for each core that may be used, at most 8."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)
+    return min(8, usable_cores())
 
 
 def ahead(

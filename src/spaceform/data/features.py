@@ -18,9 +18,9 @@ from spaceform.data.table_checks import require_size, require_values
 from spaceform.data.table_columns import TableFeature, columns_of, require_columns
 from spaceform.data.tables import (
     RESERVED,
-    TABLES,
+    TABLE_ENDINGS,
     VIEW,
-    features_of,
+    feature_columns,
     labels_of,
     lists_of,
     not_for_testing,
@@ -48,14 +48,14 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
     """
     said: list[str] = []
     features: tuple[TableFeature, ...] = ()
-    if path.suffix.lower() in TABLES:
+    if path.suffix.lower() in TABLE_ENDINGS:
         table = read_table(path)
         table, label = with_labels(table, asked, path)
         said += [f"labels are the column {label!r}"] if label != "y" else []
         columns = labels_of(table, path)
         if "X" not in table.column_names:
             require_plain_numbers(table, path)
-            names, left_out = features_of(table)
+            names, left_out = feature_columns(table)
             features = columns_of(table, names, not_for_testing(columns.get("split"), len(table)))
             if left_out:
                 said.append(f"columns left out, as text or index: {', '.join(map(repr, left_out))}")
@@ -98,7 +98,7 @@ def read_inputs(path: Path, columns: Sequence[TableFeature] = ()) -> NDArray[np.
     table = read_table(path)
     if "X" not in table.column_names:
         require_columns(columns, table, path)
-        columns = columns or columns_of(table, features_of(table)[0], np.ones(len(table), bool))
+        columns = columns or columns_of(table, feature_columns(table)[0], np.ones(len(table), bool))
     return _table_inputs(table, columns, path)
 
 

@@ -21,7 +21,7 @@ from spaceform.data.folder import load_folder
 from spaceform.data.shards import ABOUT
 from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
 from spaceform.data.table_columns import TableFeature
-from spaceform.data.tables import TABLES
+from spaceform.data.tables import TABLE_ENDINGS
 from spaceform.messages import spelled
 
 UnlabelledInputs: TypeAlias = NDArray[np.generic]
@@ -51,7 +51,7 @@ def load_path(path: Path, label: str | None = None) -> Dataset:
     """Labelled data in a file or folder; `label` names the column of a table that holds the labels."""
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
-    if label is not None and path.suffix.lower() not in TABLES:
+    if label is not None and path.suffix.lower() not in TABLE_ENDINGS:
         raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
     found = FILE_FORMATS.get(path.suffix.lower())
     if found is not None and found.load is not None:
@@ -73,12 +73,12 @@ def load_path(path: Path, label: str | None = None) -> Dataset:
 
 
 def can_predict(path: Path) -> bool:
-    """Whether the ending is that of a file of inputs that `inputs_of` reads."""
+    """Whether the ending is that of a file of inputs that `read_unlabelled` reads."""
     found = FILE_FORMATS.get(path.suffix.lower())
     return found is not None and found.inputs is not None
 
 
-def inputs_of(path: Path, columns: Sequence[TableFeature] = ()) -> UnlabelledInputs:
+def read_unlabelled(path: Path, columns: Sequence[TableFeature] = ()) -> UnlabelledInputs:
     """The inputs of a file that may have no labels; of a table, `columns` says which to take."""
     read = FILE_FORMATS[path.suffix.lower()].inputs
     assert read is not None

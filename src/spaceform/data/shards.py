@@ -24,7 +24,7 @@ from spaceform._value import parsed
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.guard import require_room
 from spaceform.data.stored_rows import StoredRows
-from spaceform.messages import counted
+from spaceform.messages import counted, first_line
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -215,7 +215,7 @@ class Shards:
     def damaged(self, path: Path, error: Exception) -> DataError:
         """What to say of a shard that cannot be read."""
         return DataError(
-            f"{path} is missing or damaged ({str(error).splitlines()[0]}); remove {self.folder} and "
+            f"{path} is missing or damaged ({first_line(error)}); remove {self.folder} and "
             "extract the features again."
         )
 

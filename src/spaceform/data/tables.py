@@ -12,12 +12,12 @@ from spaceform.data.errors import DataError
 from spaceform.data.guard import require_file, require_room
 from spaceform.data.table_checks import require_commas
 from spaceform.data.table_columns import is_category, is_number
-from spaceform.messages import counted
+from spaceform.messages import counted, first_line
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
-TABLES = frozenset({".parquet", ".csv"})
+TABLE_ENDINGS = frozenset({".parquet", ".csv"})
 RESERVED = ("X", "y", "split", "groups", "classes")
 VIEW = "view"
 """Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
@@ -108,7 +108,7 @@ def labels_of(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def features_of(table: "Table") -> tuple[list[str], list[str]]:
+def feature_columns(table: "Table") -> tuple[list[str], list[str]]:
     """The columns that give features, and those that are neither features nor reserved."""
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     others = [name for name in table.column_names if name not in RESERVED]
@@ -187,7 +187,7 @@ def lists_of(rows: "ChunkedArray", path: Path) -> NDArray[Any]:
 
 
 def _first_sentence(error: Exception) -> str:
-    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+    return first_line(error).partition(". ")[0]
 
 
 def _plain(column: Any) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spaceform.data.dataset import PARTS, DataError
 from spaceform.data.folder import images_in
 from spaceform.data.guard import require_file
-from spaceform.data.tables import TABLES, read_table
+from spaceform.data.tables import TABLE_ENDINGS, read_table
 from spaceform.messages import counted, spelled
 
 _KNOWN = ("y", "split", "groups")
@@ -47,7 +47,7 @@ def load_texts(what: str | Path, column: str | None = None) -> Texts:
         raise DataError(
             f"there is no file or folder {str(path)!r}; give texts in a .csv, a .parquet or a folder."
         )
-    if path.suffix.lower() not in TABLES:
+    if path.suffix.lower() not in TABLE_ENDINGS:
         raise DataError(f"{path} is no table; give texts in a .csv or .parquet file, or in a folder.")
     if column is None:
         raise DataError(f"say which column of {path} holds the texts: --text COLUMN.")

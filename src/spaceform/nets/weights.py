@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spaceform.messages import first_line
+
 _NESTED = ("state_dict", "model", "model_state_dict")
 """Under which a training script keeps the weights beside other things."""
 
@@ -34,7 +36,7 @@ def read_weights(path: Path, key: str = "net.weights") -> dict[str, Tensor]:
         ) from None
     except (safetensors.SafetensorError, OSError, RuntimeError, EOFError) as error:
         raise ValueError(
-            f"{key}: {path} is not a file of weights ({_first_line(error)}); give a .safetensors file, or a "
+            f"{key}: {path} is not a file of weights ({first_line(error)}); give a .safetensors file, or a "
             ".pth file of a state_dict"
         ) from None
 
@@ -81,7 +83,3 @@ def _plain(found: Any, path: Path, key: str) -> dict[str, Tensor]:
         raise ValueError(f"{key}: {path} holds no state_dict; save one by torch.save(net.state_dict(), file)")
     wrapped = all(name.startswith("module.") for name in tensors)
     return {name.removeprefix("module.") if wrapped else name: v for name, v in tensors.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

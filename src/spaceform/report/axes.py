@@ -53,7 +53,7 @@ def logarithmic(axis: Axis) -> None:
     axis.set_minor_formatter(plain if 0 < low < high < 12 * low else NullFormatter())
 
 
-def thinned(x: np.ndarray, y: np.ndarray, most: int = 400) -> tuple[np.ndarray, np.ndarray]:
+def fewer_points(x: np.ndarray, y: np.ndarray, most: int = 400) -> tuple[np.ndarray, np.ndarray]:
     """At most `most` points of a curve, both ends included."""
     if len(x) <= most:
         return x, y

@@ -146,7 +146,7 @@ def _part(part: DataSetPart) -> dict[str, Any]:
         "terms": terms(part.results.measures),
         "search": _chart(part.search) if part.searched else None,
         "search_table": part.search_table,
-        "search_said": searched.told(part.searched),
+        "search_said": searched.sensitive_heads(part.searched),
         "found": part.found,
         "costs": part.costs,
         "classes": _chart(part.classes),

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from spaceform.heads.directional import initial_concentration
 from spaceform.messages import capital
-from spaceform.report.axes import line_style, logarithmic, share, thinned, within
+from spaceform.report.axes import fewer_points, line_style, logarithmic, share, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
@@ -76,7 +76,7 @@ def _curves(axes: Axes, group: Group, name: str, what: str) -> list[np.ndarray]:
             continue
         style, first = line_style(group, record.label), record.label not in seen
         axes.plot(
-            *thinned(np.arange(1, len(y) + 1), y),
+            *fewer_points(np.arange(1, len(y) + 1), y),
             color=style["color"],
             linestyle=style["linestyle"],
             linewidth=1.4 if first else 0.9,

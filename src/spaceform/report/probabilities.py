@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from spaceform import metrics
-from spaceform.report.axes import line_style, share, thinned, within
+from spaceform.report.axes import fewer_points, line_style, share, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.outputs import Outputs
@@ -144,7 +144,7 @@ def _risks(group: Group, scores: Mapping[str, NDArray[np.floating[Any]]]) -> Dra
             curve = metrics.risk_coverage(values, right)
             coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
             keep = coverage >= min(0.02, 20 / len(right))
-            coverage, risk = thinned(coverage[keep], risk[keep])
+            coverage, risk = fewer_points(coverage[keep], risk[keep])
             style = line_style(group, label)
             axes.plot(
                 coverage, risk, color=style["color"], linestyle=style["linestyle"], label=display(label)

@@ -69,7 +69,7 @@ def table(group: Group, found: Sequence[Tried]) -> Table | None:
     )
 
 
-def told(found: Sequence[Tried]) -> str:
+def sensitive_heads(found: Sequence[Tried]) -> str:
     """Which head is the least sensitive and which the most; empty where there are not two.
 
     A head with less than half the candidates of another, since the time was over, is not compared.

@@ -21,6 +21,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import ray
 import ray.data
 
+from spaceform.messages import first_line
 from spaceform.run.recipe import RecipeError
 
 ROUNDS = 4
@@ -74,7 +75,7 @@ def connect(cluster: Cluster) -> None:
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ClusterError(
-            f"no Ray cluster answers at {cluster.address!r} ({str(error).splitlines()[0]}); "
+            f"no Ray cluster answers at {cluster.address!r} ({first_line(error)}); "
             "start one with `ray start --head`, or leave --on ray out"
         ) from None
     finally:

@@ -31,7 +31,7 @@ from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs
 from spaceform.run.predictor import Predictor, blocks
-from spaceform.run.quality import Tally, number, some_classes, some_items
+from spaceform.run.quality import Tally, some_classes, some_items, value_or_none
 from spaceform.run.recipe import RecipeError
 
 Compared = Literal["sampled", "direction"]
@@ -164,10 +164,10 @@ def _classification(
         "items": len(y),
         "validation_score": run.result["score"],
         **tally.quality,
-        "auroc_confidence": number(metrics.auroc, sure, correct),
-        "auroc_probability": number(metrics.auroc, tally.top, correct),
-        "aurc_confidence": number(metrics.aurc, sure, correct),
-        "aurc_probability": number(metrics.aurc, tally.top, correct),
+        "auroc_confidence": value_or_none(metrics.auroc, sure, correct),
+        "auroc_probability": value_or_none(metrics.auroc, tally.top, correct),
+        "aurc_confidence": value_or_none(metrics.aurc, sure, correct),
+        "aurc_probability": value_or_none(metrics.aurc, tally.top, correct),
         "retrieval": _of_search(own_search, z, y[kept]),
         "calibrator": fitted.chosen,
         "calibrated": {name: found.quality for name, found in tallies.items()},
@@ -250,7 +250,7 @@ def _retrieval(
         "judged_by": judged_by,
         **ranks[judged_by],
         **ranks,
-        "r_auroc": number(metrics.r_auroc, head.confidence(z), emitted),
+        "r_auroc": value_or_none(metrics.r_auroc, head.confidence(z), emitted),
         "few_shot": _few_shot(head, z, y, seed),
         **_pairs(run, parts, workers, z, y),
     }
@@ -340,9 +340,9 @@ def _of_search(own: Retrieval, z: Tensor, y: Tensor) -> dict[str, float | int | 
     """How well the embeddings of a classifier find their own class, by its geometry and by the cosine."""
     return {
         "items": len(own.average_precision),
-        "map_at_r": number(float, own.map_at_r),
-        "recall_at_1": number(float, own.recall[1]),
-        "cosine_map_at_r": number(float, found_within_classes(z, y).map_at_r),
+        "map_at_r": value_or_none(float, own.map_at_r),
+        "recall_at_1": value_or_none(float, own.recall[1]),
+        "cosine_map_at_r": value_or_none(float, found_within_classes(z, y).map_at_r),
     }
 
 

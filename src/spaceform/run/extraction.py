@@ -25,11 +25,11 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.dataset import digest_of_photos
-from spaceform.data.decoding import ahead, spare_workers
+from spaceform.data.decoding import ahead, decoding_threads
 from spaceform.data.shards import About, Shard, Shards
 from spaceform.data.stored_rows import StoredRows
 from spaceform.data.texts import Texts
-from spaceform.messages import spelled
+from spaceform.messages import first_line, spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet
 from spaceform.run.progress import Pace, PaceListener
@@ -105,7 +105,7 @@ class PhotoSource(FeatureSource):
         self._name, self._weights = net, weights
         self.origin, self._digest = origin_of(net, weights)
         self._device = _device(device)
-        self._workers = spare_workers() if workers is None else workers
+        self._workers = decoding_threads() if workers is None else workers
         self._split = dataset.official
         if views:
             self._split = data.split(dataset.with_task("classification"))
@@ -337,9 +337,8 @@ def _device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        why = (str(error).splitlines() or [""])[0]
         raise ValueError(
-            f"--device {name} cannot be used here ({why}); give cpu, or one that is there"
+            f"--device {name} cannot be used here ({first_line(error)}); give cpu, or one that is there"
         ) from None
 
 

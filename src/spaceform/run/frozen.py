@@ -11,7 +11,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data import cache
 from spaceform.data.dataset import digest_of_photos
-from spaceform.data.decoding import ahead, spare_workers
+from spaceform.data.decoding import ahead, decoding_threads
 from spaceform.data.shards import Shards
 from spaceform.data.stored_features import kept_or_read, rows_of_shards
 from spaceform.nets.pretrained import FrozenNet
@@ -59,6 +59,6 @@ def features_of(photos: Sequence[Path], net: FrozenNet) -> Iterator[Float[Tensor
     """The features of photos, a batch at a time, on the net's device; threads decode ahead."""
     how, device = photos_of(net.sight), next(net.parameters()).device
     batches = [photos[i : i + BATCH] for i in range(0, len(photos), BATCH)]
-    for decoded in ahead(batches, how.pixels, spare_workers()):
+    for decoded in ahead(batches, how.pixels, decoding_threads()):
         with torch.inference_mode():
             yield net(how.scaled(torch.stack(decoded).to(device)))

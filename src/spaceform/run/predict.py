@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
-from spaceform.data.formats import can_predict, inputs_of
+from spaceform.data.formats import can_predict, read_unlabelled
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.messages import spelled
 from spaceform.run import files
@@ -172,7 +172,7 @@ def read(
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
-        x = inputs_of(arrays[0], columns)
+        x = read_unlabelled(arrays[0], columns)
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:

@@ -47,9 +47,9 @@ class Tally:
     def quality(self) -> dict[str, float | None]:
         """Values of all items."""
         right, confidence = self.right, torch.cat(self._confidence)
-        means = {name: number(float, total / len(right)) for name, total in self._sums.items()}
+        means = {name: value_or_none(float, total / len(right)) for name, total in self._sums.items()}
         errors = {
-            f"calibration_error_{norm}": number(metrics.top_label_error, confidence, right, norm=norm)
+            f"calibration_error_{norm}": value_or_none(metrics.top_label_error, confidence, right, norm=norm)
             for norm in ("l1", "l2")
         }
         return {**means, **errors}
@@ -62,7 +62,7 @@ def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"
     return tally.quality
 
 
-def number(metric: Any, *args: Any, **options: Any) -> float | None:
+def value_or_none(metric: Any, *args: Any, **options: Any) -> float | None:
     """None where a metric does not exist, such as the AUROC of predictions that are all right."""
     value = float(metric(*args, **options))
     return value if np.isfinite(value) else None

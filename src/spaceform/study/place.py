@@ -86,6 +86,6 @@ def accelerator() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def spare_workers(cores: int, runs: int) -> int:
+def decoding_processes(cores: int, runs: int) -> int:
     """Decoding processes for each of so many runs at a time: the cores that are left, at most eight."""
     return max(0, min(8, cores // runs - 1))

@@ -15,9 +15,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, final
 
+from spaceform.data.decoding import usable_cores
 from spaceform.run.progress import Progress
 from spaceform.study.folder import Failure, Job, StudyFolder
-from spaceform.study.place import TRIES, Event, Watcher, Work, perform, spare_workers, unwatched
+from spaceform.study.place import TRIES, Event, Watcher, Work, decoding_processes, perform, unwatched
 
 
 class Stopped(Exception):
@@ -48,7 +49,7 @@ class Processes:
     @property
     def most(self) -> int:
         """How many work at a time, where there is work for all."""
-        return self.count or _gpus() or _cores()
+        return self.count or _gpus() or usable_cores()
 
     def finish(
         self,
@@ -103,13 +104,7 @@ class Processes:
     def pool(self, runs: int, workers: int | None = None) -> "Pool":
         """Processes for so many runs."""
         size = min(runs, self.most)
-        return Pool(size, spare_workers(_cores(), max(1, size)) if workers is None else workers)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cores or 1
+        return Pool(size, decoding_processes(usable_cores(), max(1, size)) if workers is None else workers)
 
 
 def _gpus() -> int:

@@ -16,11 +16,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
+from spaceform.messages import first_line
 from spaceform.run.cluster import connect
 from spaceform.run.material import load_data
 from spaceform.run.progress import Progress
 from spaceform.study.folder import Failure, Job, StudyFolder
-from spaceform.study.place import TRIES, Event, Watcher, perform, spare_workers, unwatched
+from spaceform.study.place import TRIES, Event, Watcher, decoding_processes, perform, unwatched
 
 Files: TypeAlias = dict[str, bytes]
 _LOST = (
@@ -56,7 +57,7 @@ class Ray:
         connect(self)
         news = _mailbox()
         running: dict[Any, Job] = {}
-        decoders = spare_workers(int(self.cpus), 1) if workers is None else workers
+        decoders = decoding_processes(int(self.cpus), 1) if workers is None else workers
         try:
             datasets = _shipped(jobs)
             work = ray.remote(_work).options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)
@@ -100,7 +101,7 @@ def _outcome(ref: Any) -> Files | Failure:
         outcome: Files | Failure = ray.get(ref)
     except ray.exceptions.RayError as error:
         kind = "MachineLost" if isinstance(error, _LOST) else type(error).__name__
-        return Failure(kind, str(error).strip().splitlines()[0])
+        return Failure(kind, first_line(error))
     return outcome
 
 

@@ -26,6 +26,7 @@ from spaceform._value import parsed
 from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
+from spaceform.messages import first_line
 from spaceform.run import files
 from spaceform.run.evaluate import found_within_classes, kept_items
 from spaceform.run.fit import affordable, engine_parts
@@ -34,7 +35,7 @@ from spaceform.run.quality import quality
 from spaceform.run.recipe import Recipe, RecipeError
 from spaceform.study.folder import Job
 from spaceform.study.processes import Errand
-from spaceform.study.verdict.evidence import ItemOutputs
+from spaceform.study.verdict.outputs import ItemOutputs
 
 FOLDER = "references"
 REFERENCE_TITLES = {
@@ -187,12 +188,7 @@ def _content(path: Path) -> tuple[AboutReference, ItemOutputs]:
         about: AboutReference = parsed(str(arrays.pop("about", "{}")), AboutReference)
         return about, ItemOutputs.of(arrays, StructuredScaling.name, about["measured"])
     except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or _first_line(error)
+        why = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
         raise RecipeError(
             f"{path} cannot be read ({why}); remove it: the same `spaceform compare` makes it again"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    """Of what a library says of a file."""
-    return (str(error).splitlines() or ["it is damaged"])[0].rstrip(".")

@@ -14,7 +14,7 @@ import tomli_w
 from optuna.trial import Trial, TrialState
 
 from spaceform import data
-from spaceform.messages import counted
+from spaceform.messages import counted, first_line
 from spaceform.run import files, stored
 from spaceform.run.failures import Diverged
 from spaceform.run.files import read_json
@@ -190,8 +190,8 @@ def _open(
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        first = str(error).splitlines()[0]
-        raise RecipeError(f"the storage {url!r} cannot be used ({first}); give another --storage") from error
+        why = first_line(error)
+        raise RecipeError(f"the storage {url!r} cannot be used ({why}); give another --storage") from error
 
 
 def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:

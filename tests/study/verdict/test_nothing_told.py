@@ -6,8 +6,9 @@ import pytest
 from spaceform.study.judge import Advice
 from spaceform.study.verdict import words
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Relation, Untold, decide
-from spaceform.study.verdict.evidence import ItemOutputs, evidence_from
+from spaceform.study.verdict.evidence import evidence_from
 from spaceform.study.verdict.guessing import guessing
+from spaceform.study.verdict.outputs import ItemOutputs
 from spaceform.study.verdict.overall import recommend
 from spaceform.study.verdict.race import Reason, race
 

@@ -8,15 +8,13 @@ more than it is seen: n_y / (n − 1 + K).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaceform.study.verdict import contributions
-
-if TYPE_CHECKING:
-    from spaceform.study.verdict.evidence import ItemOutputs
+from spaceform.study.verdict.outputs import ItemOutputs
 
 
 @final
@@ -35,7 +33,7 @@ class Guessing:
 
 
 def guessing(
-    runs: Mapping[str, Mapping[int, "ItemOutputs"]], references: Mapping[str, "ItemOutputs"]
+    runs: Mapping[str, Mapping[int, ItemOutputs]], references: Mapping[str, ItemOutputs]
 ) -> Guessing | None:
     """Of runs by label and seed and of references.
 
