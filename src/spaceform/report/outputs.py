@@ -17,7 +17,7 @@ from spaceform.run import stored
 from spaceform.run.calibration import CALIBRATORS_FILE, read_calibration
 from spaceform.run.held_out import HELD_OUT_FILE, HeldOut
 from spaceform.run.recipe import RecipeError
-from spaceform.study.verdict.evidence import require_whole
+from spaceform.study.verdict.outputs import require_whole
 
 OUTPUTS_FILE = "outputs.npz"
 

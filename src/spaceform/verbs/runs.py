@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spaceform.study.folder import Job, RunStatus, StudyFolder, locked
+from spaceform.study.folder import Job, RunStatus, StudyFolder
+from spaceform.study.lock import locked
 from spaceform.study.place import Event, Place, Watcher, unwatched
 from spaceform.study.processes import Errand, Processes
 from spaceform.study.seeds import Seeds
