@@ -98,6 +98,8 @@ def train(
         f"({duration(result['seconds'])}); "
         f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
     )
+    if "note" in result:
+        print(f"note: {result['note']}", file=sys.stderr, flush=True)
 
 
 def evaluate(

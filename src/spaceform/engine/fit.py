@@ -141,7 +141,8 @@ def finish(
         return refit(head, candidate, rows, epochs=epochs, seed=seed, classes=classes)
     (start,) = rehearsal.models
     rows = rows.seen_by(start.net.inputs)
-    run = Training(head, candidate, rows, seed=seed, classes=classes, start=start)
+    seen = rehearsal.best_epoch
+    run = Training(head, candidate, rows, seed=seed, classes=classes, start=start, seen=seen)
     epochs = max(1, round(_MORE_EPOCHS * rehearsal.best_epoch))
     for _ in range(epochs):
         run.epoch(rows, falling(candidate.lr * _MORE_RATE, run.epochs, epochs, run.batches(rows)))

@@ -69,7 +69,8 @@ class FeaturesModel(nn.Module):
 class Training:
     """A net, a head, their optimiser, and how many epochs they have seen.
 
-    `start` is a model to go on from; without it, net and head are new and look at `rows` before they train.
+    `start` is a model to go on from, trained for `seen` epochs; without it, net and head are new and look at
+    `rows` before they train.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Training:
         seed: int,
         classes: int,
         start: FeaturesModel | None = None,
+        seen: int = 0,
     ) -> None:
         self.batch_size = candidate.batch_size
         self.generator = torch.Generator(rows.x.device).manual_seed(seed)
@@ -100,7 +102,7 @@ class Training:
             decay = 0.0 if group["name"] in _STEADY else candidate.weight_decay
             groups.append(RatedParameters(group["params"], relative, decay))
         self.optimizer = FusedAdamW(groups)
-        self.epochs = 0
+        self.epochs, self._seen = 0, seen
 
     def batches(self, rows: Rows) -> int:
         """In how many mini-batches these rows are taken."""
@@ -111,7 +113,7 @@ class Training:
         if not self._lent:
             self.net.lend(self.generator)
             self._lent = True
-        self.head.start_epoch(self.epochs)
+        self.head.start_epoch(self._seen + self.epochs)
         self.net.train()
         mean_weight, total = rows.weight.mean(), 0.0
         for rate, (x, y, w) in zip(rates, rows.shuffled(len(rates), self.generator), strict=True):

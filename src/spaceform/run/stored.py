@@ -20,6 +20,7 @@ from spaceform.run.environment import versions
 from spaceform.run.material import Fingerprint, Material, write_preprocessing
 from spaceform.run.model import Model, build_model
 from spaceform.run.recipe import Recipe, RecipeError, make
+from spaceform.run.warm_up import without_margin
 
 RECIPE, WEIGHTS, RESULT, HISTORY = "recipe.json", "model.safetensors", "result.json", "history.jsonl"
 METRICS = "metrics.json"
@@ -43,6 +44,8 @@ class Result(TypedDict):
     """Of the rows that the engine for features held out."""
     seconds: float
     stopped: Literal["patience", "epochs", "rehearsal"]
+    note: NotRequired[str]
+    """What a reader of the figures must know."""
     data: Fingerprint
     made_with: dict[str, Any]
     digests: Digests
@@ -167,6 +170,8 @@ def write_run(
     digest = files.write_tensors(folder / WEIGHTS, weights, state)
     write_history(folder, history)
     digests = {"recipe": files.sha256(folder / RECIPE), "weights": digest}
+    if note := without_margin(recipe, result["epochs"]):
+        result = {**result, "note": note}
     result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
     files.write_json(folder / RESULT, result)
     files.clear(folder)

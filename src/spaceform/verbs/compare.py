@@ -12,6 +12,7 @@ from spaceform.data import Dataset, load, split
 from spaceform.data.dataset import Task
 from spaceform.data.splits import scarce_classes
 from spaceform.engine import SIZE
+from spaceform.messages import capital
 from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
@@ -24,6 +25,7 @@ from spaceform.study.processes import Errand, Processes, lasting
 from spaceform.study.references import reference_errands
 from spaceform.study.seeds import Seeds
 from spaceform.study.settings import COMPARED, REPRODUCED, SEARCHED, of_candidate, require_settable
+from spaceform.study.warm_up import missing_margins, shortened_warm_ups
 from spaceform.verbs.outcome import Study
 from spaceform.verbs.photographs import Eyes, see
 from spaceform.verbs.runs import Say, Watch, by_seeds, carry_out, run_errands, saying, silent
@@ -91,6 +93,7 @@ def compare(
     if recipes:
         found = plan.read_recipes(recipes, found, settings)
         plan.require_nets(found, source.dataset)
+    found, warned = _with_margins(found, settings, recipes)
     variants = [str(value) for value in temperatures]
     engine = _by_engine(found)
     trials = (SIZE if engine and not recipes else 0) if search is None else search
@@ -98,8 +101,10 @@ def compare(
     plan.jobs(found, range(1), variants)  # a wrong plan leaves no folder behind
     notes: dict[str, Any] = {"kind": "compare", "data": source.dataset.name, "budget": conditions.budget}
     warnings = _scarce_classes(source.dataset, next(iter(found.values())))
-    for warning in warnings:
+    for warning in (*warnings, *warned):
         say(f"note: {warning}")
+    if warned:
+        notes["shortened"] = _as_sentences(warned)
     if said := [one for one in (source.dataset.note, *warnings) if one]:
         notes["data_note"] = "; ".join(said)
     place = on or Processes()
@@ -164,7 +169,7 @@ def reproduce(
         "kind": "reproduce",
         "data": name,
         "profile": profile,
-        "shortened": published.shortened(seeds, limit),
+        "shortened": f"{published.shortened(seeds, limit)} {_as_sentences(missing_margins(found))}".strip(),
         "data_note": source.dataset.note,
         "settings": dict(settings or {}),
     }
@@ -214,6 +219,9 @@ def search(
     source = seen.source
     conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)
     found = plan.recipes(source.name, plan.named_heads(heads), conditions, dataset=source.dataset)
+    found, warned = _with_margins(found, settings)
+    for warning in warned:
+        say(f"note: {warning}")
     with locked(folder), lasting():
         source.keep()
         _, searched = _search(
@@ -246,6 +254,18 @@ def _scarce_classes(dataset: Dataset, recipe: Recipe) -> list[str]:
     """Sentences on classes with too few items to train on or none to test on."""
     dataset = dataset if recipe.data.task is None else dataset.with_task(recipe.data.task)
     return scarce_classes(dataset, split(dataset, recipe.data.split_seed))
+
+
+def _with_margins(
+    found: Mapping[str, Recipe], settings: Mapping[str, Any] | None, given: Sequence[str | Path] = ()
+) -> tuple[dict[str, Recipe], list[str]]:
+    """Recipes whose margins come within the budget, and sentences on what that took; given ones stay."""
+    recipes, said = (dict(found), []) if given else shortened_warm_ups(found, settings or {})
+    return recipes, [*said, *missing_margins(recipes)]
+
+
+def _as_sentences(said: Sequence[str]) -> str:
+    return " ".join(f"{capital(one)}." for one in said)
 
 
 def _by_engine(found: Mapping[str, Recipe]) -> bool:
