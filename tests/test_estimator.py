@@ -359,15 +359,21 @@ def test_promises_need_rows_held_out_and_shares_between_0_and_1() -> None:
     for coverage in (0.0, 1.0):
         with pytest.raises(ValueError, match="coverage must lie between 0 and 1, both excluded, got"):
             model.predict_set(X, coverage=coverage)
+    with pytest.raises(ValueError, match="share must lie between 0 and 1, both excluded, got nan"):
+        model.unknown(X, share=np.nan)
+    with pytest.raises(ValueError, match=r"a coverage of 0.999 needs at least 999 held-out items, got 200"):
+        model.predict_set(X, coverage=0.999)
+    with pytest.raises(ValueError, match=r"refusing a share of 0.001 needs at least 999 held-out items"):
+        model.unknown(X, share=0.001)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_shares_that_are_no_numbers_are_refused_in_one_sentence() -> None:
+    X, y = load_digits(return_X_y=True)
+    model = SpaceformClassifier(search=1, hidden=0, epochs=1, random_state=0).fit(X[:200], y[:200])
     for wrong in (None, "0.1", True, [0.1], np.array([0.1])):
         with pytest.raises(TypeError, match=r"coverage must be a number between 0 and 1, such as 0.1, got "):
             model.predict_set(X, coverage=wrong)
         with pytest.raises(TypeError, match=r"share must be a number between 0 and 1, such as 0.1, got "):
             model.unknown(X, share=wrong)
-    with pytest.raises(ValueError, match="share must lie between 0 and 1, both excluded, got nan"):
-        model.unknown(X, share=np.nan)
     assert np.array_equal(model.unknown(X, share=torch.tensor(0.25)), model.unknown(X, share=0.25))
-    with pytest.raises(ValueError, match=r"a coverage of 0.999 needs at least 999 held-out items, got 200"):
-        model.predict_set(X, coverage=0.999)
-    with pytest.raises(ValueError, match=r"refusing a share of 0.001 needs at least 999 held-out items"):
-        model.unknown(X, share=0.001)
