@@ -5,10 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from short_runs import tiny
+from spaceform.decisions import pairs_for
+from spaceform.geometry import Sphere
 from spaceform.run import files, stored
+from spaceform.run.export import export
 from spaceform.run.finished import Run
+from spaceform.run.pairs import read_pairs
 from spaceform.run.parts import KeptParts
 from spaceform.run.recipe import RecipeError, make, replace
 from spaceform.run.train import train
@@ -81,7 +86,7 @@ def test_a_broken_line_of_the_history_is_named(run):
 def test_a_wrong_value_of_the_result_is_named(run, key, value, said):
     result = json.loads((run / stored.RESULT).read_text())
     files.write_json(run / stored.RESULT, {**result, key: value})
-    with pytest.raises(RecipeError, match=rf"result.json cannot be read \({said}\)$"):
+    with pytest.raises(RecipeError, match=rf"result.json cannot be read \({said}\); copy the run again, or"):
         Run.load(run)
 
 
@@ -156,6 +161,42 @@ def test_what_weights_say_beside_their_tensors_has_a_schema(run, change):
     result["digests"]["weights"] = files.write_tensors(run / stored.WEIGHTS, tensors, {**state, **change})
     files.write_json(run / stored.RESULT, result)
     assert "cannot be read" in refused(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: torch.full_like(t, torch.nan), "has NaN or infinite values"),
+        (lambda t: t.long(), "is of type torch.int64"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_told(run, change, said):
+    tensors, state = files.read_tensors(run / stored.WEIGHTS)
+    name = "net.layers.1.weight"
+    result = json.loads((run / stored.RESULT).read_text())
+    tensors[name] = change(tensors[name])
+    result["digests"]["weights"] = files.write_tensors(run / stored.WEIGHTS, tensors, state)
+    files.write_json(run / stored.RESULT, result)
+    told = refused(run)
+    assert told.startswith(f"{name} in {run / stored.WEIGHTS} {said}; copy the run again, or remove")
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_calibrators_that_cannot_be_read_are_told_with_a_remedy(run, tmp_path, content):
+    (run / "calibrators.json").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"calibrators.json .*; `spaceform evaluate .*` writes it again$"):
+        export(run, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("damage", ["torn", "names"])
+def test_pairs_that_cannot_be_read_are_told(tmp_path, damage):
+    path = tmp_path / "pairs.safetensors"
+    files.write_tensors(path, {"x": torch.zeros(2)}, {"kind": pairs_for(Sphere()).name})
+    if damage == "torn":
+        path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(RecipeError, match=r"pairs.safetensors .*; `spaceform evaluate .*` writes it again"):
+        read_pairs(tmp_path, Sphere())
 
 
 @pytest.mark.parametrize("text", ["data = " + "[" * 50_000, "[" * 50_000, "[1, 2]"])

@@ -43,14 +43,21 @@ def read_pairs(folder: Path, geometry: Geometry) -> Pairs:
             f"there is no {path}, on which matching rests; `spaceform evaluate {folder}` writes "
             "it for a run that was trained for retrieval"
         )
-    tensors, state = files.read_tensors(path)
+    again = f"`spaceform evaluate {folder}` writes it again"
+    try:
+        tensors, state = files.read_tensors(path)
+    except files.CheckpointError as error:
+        raise RecipeError(f"{error}; {again}") from None
     found = pairs_for(geometry)
     if state.get("kind") != found.name:
         raise RecipeError(
             f"{path} has pairs of kind {state.get('kind')!r}, and the run's geometry needs {found.name!r}; "
-            f"`spaceform evaluate {folder}` writes it again"
+            f"{again}"
         )
-    found.load_state_dict(tensors)
+    try:
+        found.load_state_dict(tensors)
+    except RuntimeError:
+        raise RecipeError(f"{path} does not hold pairs of kind {found.name!r}; {again}") from None
     return found
 
 

@@ -118,12 +118,14 @@ class WeightsState(TypedDict):
 def read_recipe(folder: Path) -> Recipe | None:
     """The recipe of a run's folder, or None where there is none."""
     path = folder / RECIPE
-    return make(files.read_json(path), source=str(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    return make(files.read_json(path, remedy=_remedy(folder)), source=str(path))
 
 
 def read_result(folder: Path) -> Result:
     """How training ended; the recipe beside it is the one it belongs to, or is refused."""
-    result = files.read_json(folder / RESULT, Result)
+    result = files.read_json(folder / RESULT, Result, remedy=_remedy(folder))
     require_own_recipe(folder)
     return result
 
@@ -131,7 +133,7 @@ def read_result(folder: Path) -> Result:
 def require_own_recipe(folder: Path) -> None:
     """Refuse a recipe that is damaged, or is not the one whose digest the result of the run kept."""
     files.read_json(folder / RECIPE, remedy=_remedy(folder))
-    kept = files.read_json(folder / RESULT).get("digests", {}).get("recipe")
+    kept = files.read_json(folder / RESULT, remedy=_remedy(folder)).get("digests", {}).get("recipe")
     if kept is not None and files.sha256(folder / RECIPE) != kept:
         raise RecipeError(f"{folder / RECIPE} is not the recipe of this run; {_remedy(folder)}")
 
@@ -211,6 +213,7 @@ def read_model(
         model = build_model(plain, len(state["classes"]), state["input_shape"], net)
     if recipe.precision == "64-true":
         model.double()
+    _require_numbers(path, tensors, model)
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
@@ -237,6 +240,17 @@ def _require_fit(path: Path, tensors: dict[str, Tensor], net: nn.Module, dim: in
                 f"{path} does not fit its net of dim {dim}: {name} is {theirs} there, and {ours} in the net; "
                 f"{_remedy(path.parent)}"
             )
+
+
+def _require_numbers(path: Path, tensors: dict[str, Tensor], model: Model) -> None:
+    """A sentence where a parameter is no longer finite, or a tensor of another kind than the model's."""
+    for name, own in model.state_dict().items():
+        found = tensors.get(name, own)
+        if found.is_floating_point() != own.is_floating_point():
+            raise RecipeError(f"{name} in {path} is of type {found.dtype}; {_remedy(path.parent)}")
+    for name, _ in model.named_parameters():
+        if name in tensors and not bool(tensors[name].isfinite().all()):
+            raise RecipeError(f"{name} in {path} has NaN or infinite values; {_remedy(path.parent)}")
 
 
 def _remedy(folder: Path) -> str:
