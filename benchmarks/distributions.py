@@ -1,5 +1,7 @@
 """Time of von Mises–Fisher draws, against torch.randn of the same shape and against scipy.
 
+And of the angles that heads draw in training by their table, against the law's own inversion.
+
 One thread, one process, interleaved repeats; the ratios are of the fastest repeats, in CPU time of the
 thread, which on a quiet machine is the time that passes.
 
@@ -15,6 +17,8 @@ import torch
 from scipy import stats
 
 from spaceform.distributions import PowerSpherical, VonMisesFisher
+from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER
+from spaceform.heads._kernels.angle_table import AngleTable
 
 BATCH, DRAWS = 128, 10
 
@@ -80,11 +84,35 @@ def against_scipy(dim: int) -> float:
     return round(t["scipy"] / t["ours"], 1)
 
 
+def table_against_inversion(dim: int) -> float:
+    """Angles of a training step with their derivative by κ: `AngleTable` against `AngularLaw.angle`."""
+    _, k = batch(dim)
+    angles, k = AngleTable(VON_MISES_FISHER, dim), k.requires_grad_()
+    x = torch.randn(BATCH, DRAWS // 2, generator=torch.Generator().manual_seed(dim))
+    level = torch.special.ndtr(torch.cat([-x, x], 1).T)
+
+    def forward_backward(draw: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> None:
+        torch.autograd.grad(sum(part.sum() for part in draw()), k)
+
+    t = fastest(
+        {
+            "table": lambda: forward_backward(lambda: angles.antithetic(x, k)),
+            "inversion": lambda: forward_backward(lambda: VON_MISES_FISHER.angle(level, k, dim)),
+        },
+        {},
+        rounds=300,
+    )
+    return round(t["inversion"] / t["table"], 1)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     measured = {
         "shape": f"{DRAWS} draws for each of {BATCH} concentrations",
         "times torch.randn, n=512": against_randn(512),
+        "angles in training, times faster by the table than by inversion": {
+            dim: table_against_inversion(dim) for dim in (16, 64, 512)
+        },
         "times faster than scipy.stats.vonmises_fisher": {
             dim: against_scipy(dim) for dim in (3, 8, 16, 64, 128, 512)
         },
