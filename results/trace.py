@@ -13,6 +13,7 @@ from typing import Any
 import tables
 from archive import RESULTS, ArchiveError, KeptRun, KeptStudy, load, names
 
+from spaceform.messages import counted
 from spaceform.study.summary import standard_error
 
 RECORDS = ("benchmarks/*.json", "*.json")
@@ -38,7 +39,7 @@ def trace(study: str, label: str = "", metric: str = "") -> list[str]:
         f"command: {kept.study['made_with']['command']}",
         f"made with: {_versions(kept.study['made_with'])}",
         *(_line(kept, run, metric, values[run.name]) for run in runs),
-        f"mean: {values.mean():.6g}{spread} over {len(values)} runs",
+        f"mean: {values.mean():.6g}{spread} over {counted(len(values), 'run')}",
         *(f"shown in: {place}" for place in shown_in(study, metric)),
         f"recipes and histories: python results/unpack.py {study} FOLDER",
     ]
@@ -49,7 +50,7 @@ def _line(kept: KeptStudy, run: KeptRun, metric: str, value: float) -> str:
     commit = kept.made_with(run)["commit"]
     return (
         f"  {run.name}: seed {run.recipe['seed']}, {metric} {value:.6g}, "
-        f"{run.result['epochs']} epochs, commit {commit}"
+        f"{counted(run.result['epochs'], 'epoch')}, commit {commit}"
     )
 
 

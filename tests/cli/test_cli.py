@@ -82,7 +82,7 @@ def test_train_evaluate_and_again(call, tmp_path):
             1,
             "not finite in epoch 0",
         ),
-        (["train", "digits/cosine"], 2, "missing option '--out'; 'spaceform train -h' shows how it goes"),
+        (["train", "digits/cosine"], 2, "missing option '--out'; 'spaceform train -h' shows its usage"),
         (["train", "digits/cosine", "--oot", "OUT"], 2, "no such option: --oot"),
         (["train", "digits/cosine", "--devices", "two", "--out", "OUT"], 2, "'--devices'"),
         (["evaluate", "nowhere"], 2, "there is no run 'nowhere'"),

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 _SPREADS_OF_LINE = (0.3, 0.2, 0.1)
-"""Of the priors of a and b."""
+"""The spreads of the priors of a and b."""
 
 
 class DesignRows(NamedTuple):
@@ -16,7 +16,7 @@ class DesignRows(NamedTuple):
     X: Float[Tensor, "n classes"]
     """Logarithms of probabilities."""
     u: Float[Tensor, "n 2"]
-    """Of the norm or concentration."""
+    """Functions of the norm or concentration."""
     y: Int[Tensor, " n"]
     weight: Float[Tensor, " n"]
 
@@ -133,7 +133,7 @@ class Objective:
         return t
 
     def coefficients(self, t: Float[Tensor, " p"]) -> ScalingCoefficients:
-        """Of the model itself."""
+        """The coefficients of the model itself."""
         line, scale, offset, matrix = (t * self.spread).split(self.counts)
         K = self.stack.X.shape[1]
         nothing = t.new_zeros(K)

@@ -48,14 +48,15 @@ def _root(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", "-q", help="Say nothing but errors and the result; anywhere in the line."),
+        typer.Option("--quiet", "-q", help="Print only errors and the result; may stand anywhere."),
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Tell all progress, notes and times; anywhere in the line."),
+        typer.Option("--verbose", "-v", help="Print all progress, notes and times; may stand anywhere."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error came from; anywhere in the line.")
+        bool,
+        typer.Option("--debug", help="Show where an error came from; may stand anywhere."),
     ] = False,
 ) -> None: ...
 
@@ -105,13 +106,13 @@ def main() -> NoReturn:
 
 
 def _usage(error: Any) -> str | None:
-    """What typer did not understand and where to read how it goes; "" if it showed that, else None."""
+    """What typer did not understand, and which command shows the usage; "" if typer showed it, else None."""
     if not hasattr(error, "format_message"):  # the class of these errors is not part of typer's interface
         return None
     message = error.format_message().rstrip(".").replace(". Did you", "; did you")
     command = "spaceform" if error.ctx is None else error.ctx.command_path
     joint = "" if message.endswith("?") else ";"
-    return message and f"{message[:1].lower()}{message[1:]}{joint} '{command} -h' shows how it goes"
+    return message and f"{message[:1].lower()}{message[1:]}{joint} '{command} -h' shows its usage"
 
 
 def _note(

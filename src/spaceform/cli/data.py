@@ -11,7 +11,7 @@ data_app = typer.Typer(
 
 @data_app.command("list")
 def data_list() -> None:
-    """Which data sets there are, and which are here."""
+    """List the data sets that have a name, and say which are on this machine."""
     from spaceform.data import list_datasets
 
     for status in list_datasets():
@@ -56,7 +56,7 @@ def data_check(
 def data_cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove what is listed.")] = False,
     entry: Annotated[
-        str | None, typer.Argument(metavar="ENTRY", help="One entry alone, by the start of its name.")
+        str | None, typer.Argument(metavar="ENTRY", help="Only the entry whose name starts with this.")
     ] = None,
 ) -> None:
     """List the features that were extracted before, or remove them.

@@ -48,7 +48,7 @@ def features(
     cpus: ActorCpus = 1.0,
     gpus: ActorGpus = 0.0,
 ) -> None:
-    """Write the features of photos or texts by a pretrained net; killed, the same command goes on.
+    """Write the features of photos or texts by a pretrained net. After a kill, the same command continues.
 
     Example: spaceform features photos/ -o photos.npz
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Near = Annotated[
     Literal["here", "ray"], typer.Option("--on", help="In this process, or by actors of a Ray cluster.")
 ]
-Address = Annotated[str, typer.Option(help="Of the Ray cluster.")]
+Address = Annotated[str, typer.Option(help="The address of the Ray cluster.")]
 ActorCpus = Annotated[float, typer.Option(help="CPUs that an actor asks the cluster for.", min=0.1)]
 ActorGpus = Annotated[float, typer.Option(help="GPUs that an actor asks the cluster for.", min=0)]
 

@@ -50,7 +50,7 @@ Coverage = Annotated[
 ]
 Unknown = Annotated[
     float | None,
-    typer.Option(help="Mark items of no known class; this share of known ones may be marked, too."),
+    typer.Option(help="Mark items of no known class; about this share of known items is marked too."),
 ]
 
 
@@ -58,7 +58,7 @@ def train(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A name (mnist/vmf, digits/cosine) or a .toml file.")
     ],
-    out: Annotated[Path, typer.Option(help="The run's folder; the same command again goes on there.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command continues a run there.")],
     settings: OneRecipeSettings = None,
     devices: Devices = 1,
     nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
@@ -71,7 +71,7 @@ def train(
         list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
     ] = None,
 ) -> None:
-    """Train one run; killed at any moment, the same command goes on and ends at the same bits.
+    """Train one run. After a kill, the same command continues, and its result has the same bits.
 
     Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
     """
@@ -127,9 +127,9 @@ def predict(
     run: Finished,
     sources: Sources,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv or .parquet file.")],
-    top: Annotated[int, typer.Option(help="How many classes an item gets.", min=1)] = 1,
+    top: Annotated[int, typer.Option(help="How many classes to write for each item.", min=1)] = 1,
     reject: Annotated[
-        float | None, typer.Option(help="Mark what is less probable than this, for a human.")
+        float | None, typer.Option(help="Mark items whose class is less probable than this, for a human.")
     ] = None,
     coverage: Coverage = None,
     unknown: Unknown = None,
@@ -188,15 +188,15 @@ def embed(
 def match(
     run: Finished,
     a: Annotated[Path, typer.Argument(metavar="A", help="Images or arrays, as for predict.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare them with.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The items to compare A with.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv file.")],
     every: Annotated[bool, typer.Option("--all", help="Compare each of A with each of B.")] = False,
     at_least: Annotated[float, typer.Option(help="Write pairs of at least this probability.")] = 0.0,
     false_accept: Annotated[
         float | None,
-        typer.Option(help="Mark what to accept, so that pairs of two classes are accepted at most so often."),
+        typer.Option(help="Mark pairs to accept; of pairs of two classes at most this share is accepted."),
     ] = None,
-    prior: Annotated[float, typer.Option(help="The share of pairs that are same, where this is used.")] = 0.5,
+    prior: Annotated[float, typer.Option(help="The share of pairs of one class among those to come.")] = 0.5,
 ) -> None:
     """Say how probable it is that items share a class: row by row, or each with each.
 

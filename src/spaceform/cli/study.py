@@ -37,7 +37,7 @@ Count = Annotated[
 ]
 StudyDecodeWorkers = Annotated[
     int | None,
-    typer.Option(help="Processes that decode the photos of a run; default: the cores to spare.", min=0),
+    typer.Option(help="Processes that decode the photos of a run; default: cores that no run uses.", min=0),
 ]
 Where = Annotated[
     Literal["processes", "ray"], typer.Option("--on", help="Local processes, or a running Ray cluster.")
@@ -63,7 +63,7 @@ Weights = Annotated[
 ]
 Finetune = Annotated[
     bool,
-    typer.Option("--finetune", help="Train the pretrained net too; else photos are seen by its features."),
+    typer.Option("--finetune", help="Train the pretrained net too; otherwise heads train on its features."),
 ]
 
 
@@ -95,7 +95,7 @@ def compare(
         typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="The best answer that so many minutes can give.", min=0)
+        float | None, typer.Option(help="Give the best answer that is possible in this many minutes.", min=0)
     ] = None,
     settings: RecipeSettings = None,
     processes: Count = None,
@@ -202,7 +202,9 @@ def search(
         str | None, typer.Option(help="Any storage URL of Optuna, for many machines; default: SQLite.")
     ] = None,
     budget: Annotated[Length, typer.Option(help="How long to train.")] = "quick",
-    out: Annotated[Path | None, typer.Option(help="Its folder; default: spaceform-DATA-search.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the search; default: spaceform-DATA-search.")
+    ] = None,
     task: Purpose = None,
     label: Label = None,
     imbalance: Imbalance = 1.0,

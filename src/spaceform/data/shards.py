@@ -39,7 +39,7 @@ class About:
     """What a folder of shards holds: the content of `features.json`."""
 
     name: str
-    """Of the data."""
+    """The name of the data."""
     net: str
     weights: str
     """A digest of the net's weights."""

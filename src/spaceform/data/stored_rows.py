@@ -74,7 +74,7 @@ class StoredRows:
 
     @property
     def nbytes(self) -> int:
-        """Of all rows, were they in memory."""
+        """Bytes that all rows would take in memory."""
         return 4 * len(self) * self._dim
 
     @cached_property

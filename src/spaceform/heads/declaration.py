@@ -43,4 +43,4 @@ class Start:
     weight_decay: float
     temperature_lr: float = 0.01
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the head's constructor."""
+    """Arguments of the head's constructor."""

@@ -1,4 +1,4 @@
-"""SUB-CENTRE ARCFACE: several centres a class, for labels that may be wrong (Deng et al., 2020)."""
+"""SUB-CENTRE ARCFACE: several centres for each class, for labels that may be wrong (Deng et al., 2020)."""
 
 import math
 from types import MappingProxyType
@@ -19,12 +19,12 @@ from spaceform.special._precision import no_autocast
 
 @final
 class SubCentreArcFaceHead(MarginHead):
-    """ArcFace with `centres` weights a class; cos θ_j is the cosine with the nearest of them.
+    """ArcFace with `centres` weights for each class; cos θ_j is the cosine with the nearest of them.
 
     `weight` has the shape (centres, classes, dim). Most examples of a class gather at one centre, the
     dominant one; what is labelled wrongly tends to go to another. After training, `dominant_centres` says
     which centre it is, and `suspects` lists what lies far from it: labels to look at again. Margin, warm-up
-    and prediction are those of `ArcFaceHead`; with one centre so is everything.
+    and prediction are those of `ArcFaceHead`; with one centre the whole head is `ArcFaceHead`.
     """
 
     name, title = "subcentre_arcface", "Sub-centre ArcFace"

@@ -92,7 +92,7 @@ class RowBlocks(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the features."""
+        """The type of the features."""
 
     def split(self, rows: int, /) -> Iterable[Tensor]:
         """All rows in order, so many at a time."""

@@ -19,7 +19,7 @@ _MOST = 12
 _WORST = 15
 """Classes and pairs that are listed where there are more."""
 _LETTERS = 16
-"""Of a class name in the figure."""
+"""Letters of a class name that the figure shows."""
 
 
 @final
@@ -33,7 +33,7 @@ class Confusion:
 
     @property
     def accuracy(self) -> np.ndarray:
-        """Of each class; NaN where the test split has none of it."""
+        """The accuracy of each class; NaN where the test split has none of it."""
         total = self.counts.sum(1)
         return np.where(total > 0, self.counts.diagonal() / np.maximum(total, 1), np.nan)
 

@@ -49,7 +49,7 @@ class Extremes:
 
     @property
     def symbol(self) -> str:
-        """Of the confidence that orders the items."""
+        """The symbol of the confidence that orders the items."""
         return look(self.shown.record.head).symbol
 
 

@@ -49,7 +49,7 @@ class Look:
 
     title: str
     symbol: str = "‖z‖"
-    """Of its confidence."""
+    """The symbol of its confidence."""
     color: str = MUTED
     mark: Mark = _MARKS[0]
     dash: Any = "-"

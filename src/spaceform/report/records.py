@@ -99,7 +99,7 @@ class Shown:
 
     @property
     def title(self) -> str:
-        """Of the row, for people."""
+        """What people read as the name of the row."""
         return display(self.record.label)
 
 

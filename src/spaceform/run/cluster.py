@@ -44,11 +44,11 @@ class Cluster(Protocol):
 
     @property
     def cpus(self) -> float:
-        """Of an actor."""
+        """CPUs that an actor asks for."""
 
     @property
     def gpus(self) -> float:
-        """Of an actor."""
+        """GPUs that an actor asks for."""
 
 
 class ActorWork(ABC):

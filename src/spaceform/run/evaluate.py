@@ -46,8 +46,9 @@ _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
 _WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the classes are large enough
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
 _KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
-"""Test items whose predictions `outputs.npz` has: at most so many, fewer of wide features or many classes,
-so that it has about so many numbers. Values are of all items.
+"""How many test items `outputs.npz` holds: at most the first. Where features are wide or classes many, fewer,
+so that it holds about as many numbers as the third says, but not fewer items than the second. Metrics are of
+all test items.
 """
 _RETRIEVED, _VALIDATED = 64_000, 20_000  # most test and validation items of whole classes, for retrieval
 

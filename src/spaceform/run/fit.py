@@ -259,7 +259,7 @@ class HeldOutRows(NamedTuple):
     y: Int64[Tensor, " n"]
     confidence: Float[Tensor, " n"]
     known: Float[Tensor, " n"]
-    """By `judge`."""
+    """How known each row is, by `judge`."""
     judge: Combined
     """Its own score of known rows."""
 

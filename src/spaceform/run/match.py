@@ -40,9 +40,10 @@ def match(
 
     `a` and `b` are images, folders or arrays, as for `predict`. Row i of one is compared with row i of the
     other, or with `every`, each with each; then only a block of pairs is in memory at a time. Pairs below the
-    probability `at_least` are not written. `prior` is the share of pairs that are same where this is used.
-    With `false_accept` a column `accept` says which ratios reach the threshold at which pairs of two classes
-    are accepted at most so often.
+    probability `at_least` are not written.
+
+    `prior` is the share of pairs of one class among those to come. With `false_accept` a column `accept` says
+    which ratios reach the threshold at which pairs of two classes are accepted at most at this rate.
     """
     if out.suffix != ".csv":
         raise ValueError(f"the output must end in .csv, got {str(out)!r}")

@@ -48,7 +48,7 @@ class Material:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """By which a run knows its data again."""
+        """What a run compares to see whether its data are still the same."""
         digest = hashlib.sha256(repr((self.input_shape, self.classes)).encode())
         for part in (self.split.train, self.split.val, self.split.test, self.targets):
             digest.update(part.numpy().tobytes())

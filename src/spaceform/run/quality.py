@@ -78,8 +78,9 @@ def some_items(items: int, most: int) -> Bool[Tensor, " items"]:
 def some_classes(
     index: Int64[Tensor, " part"], y: Int64[Tensor, " part"], most: int
 ) -> Int64[Tensor, " some"]:
-    """At most so many of these items, whole classes at random, the same ones for every run; two classes at
-    the least.
+    """At most this many of these items: whole classes, chosen at random, the same ones for every run.
+
+    At least two classes are kept.
     """
     if len(index) <= most:
         return index

@@ -39,9 +39,9 @@ class Result(TypedDict):
     epochs: int
     best_epoch: int
     score: float
-    """Of validation: accuracy, or recall at 1."""
+    """The validation score: accuracy, or recall at 1."""
     nll: NotRequired[float]
-    """Of the rows that the engine for features held out."""
+    """The NLL of the rows that the engine for features held out."""
     seconds: float
     stopped: Literal["patience", "epochs", "rehearsal"]
     note: NotRequired[str]

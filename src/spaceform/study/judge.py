@@ -114,11 +114,11 @@ class JudgedRun:
     folder: Path
     metrics: Mapping[str, Any]
     seconds: float
-    """Of the fit."""
+    """What the fit took."""
     score: float | None = None
-    """On the validation split; more is better."""
+    """The score on the validation split; more is better."""
     predict_seconds: float | None = None
-    """Of predicting the test split; None where it was not measured."""
+    """What predicting the test split took; None where it was not measured."""
 
     @classmethod
     def of(cls, job: Job, folder: Path, metrics: Mapping[str, Any], status: RunStatus) -> "JudgedRun":

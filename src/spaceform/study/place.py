@@ -87,5 +87,5 @@ def accelerator() -> str:
 
 
 def decoding_processes(cores: int, runs: int) -> int:
-    """Decoding processes for each of so many runs at a time: the cores that are left, at most eight."""
+    """Processes that decode for each of the runs at work: the cores that no run uses, at most eight."""
     return max(0, min(8, cores // runs - 1))

@@ -102,7 +102,7 @@ class Processes:
                 yield from (event for event in pool.events() if event.kind in ("finished", "failed"))
 
     def pool(self, runs: int, workers: int | None = None) -> "Pool":
-        """Processes for so many runs."""
+        """Processes for this many runs."""
         size = min(runs, self.most)
         return Pool(size, decoding_processes(usable_cores(), max(1, size)) if workers is None else workers)
 

@@ -111,7 +111,7 @@ def beside(table: pd.DataFrame, data: str) -> list[Pair]:
 
 
 def shortened(seeds: int, epochs: int) -> str:
-    """How so many seeds and at most so many epochs fall short of the paper's; empty where they do not."""
+    """How these seeds and epochs fall short of the paper's, in a sentence; empty where they do not."""
     said = []
     if seeds < SEEDS:
         said.append(f"{seeds} instead of {SEEDS} replications")

@@ -55,11 +55,11 @@ class KeptReference:
     name: str
     title: str
     measured: Mapping[str, float | None]
-    """By column of the results."""
+    """Its metrics, by column of the results."""
     setting: Mapping[str, Any]
     """What was chosen on the validation split."""
     seconds: float
-    """That the choice of the setting and the fit took."""
+    """What the choice of the setting and the fit took."""
     outputs: ItemOutputs
 
 

@@ -183,7 +183,7 @@ class Verdict:
     """How many runs each head has, with or without a value."""
     level: float = LEVEL
     items: int = 0
-    """Of the test part; 0 where that is not known."""
+    """How many test items there are; 0 where that is not known."""
     guessing: Guessing | None = None
     """Who is better than guessing; None where that is not known."""
 

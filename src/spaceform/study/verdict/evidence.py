@@ -63,7 +63,7 @@ class Evidence:
     series: Mapping[str, Mapping[str, Series]]
     """By the goal's column, then by label; in the goal's unit."""
     items: int = 0
-    """Of the test part; 0 where that is not known."""
+    """How many test items there are; 0 where that is not known."""
     guessing: Guessing | None = None
     """Who is better than guessing; None where predictions of the items are not known."""
 

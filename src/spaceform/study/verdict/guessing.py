@@ -35,10 +35,10 @@ class Guessing:
 def guessing(
     runs: Mapping[str, Mapping[int, ItemOutputs]], references: Mapping[str, ItemOutputs]
 ) -> Guessing | None:
-    """Of runs by label and seed and of references.
+    """What guessing gives on the test items, and which runs and references do better.
 
-    None where predictions of the items are not known, or all items are of one class: who knows that the test
-    items have no other class does not guess.
+    None where predictions of the items are not known, or all items are of one class: someone who knows
+    that does not guess.
     """
     everything = {**runs, **{label: {0: one} for label, one in references.items()}}
     known = {
