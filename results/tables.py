@@ -327,9 +327,33 @@ def _estimator() -> list[list[str]]:
     return lines
 
 
+def _hierarchy() -> list[list[str]]:
+    """How far mistakes lie from the right class, for each set and head."""
+    columns = {
+        "accuracy": ("accuracy, %", 1),
+        "same_group": ("mistakes within the group, %", 1),
+        "mistake_distance": ("distance of a mistake", 2),
+        "expected_distance": ("expected distance", 3),
+        "radius": ("R", 2),
+    }
+    lines = [["set", "dimensions", "row", *(title for title, _ in columns.values())]]
+    lines.append(["---"] * 3 + ["---:"] * len(columns))
+    for name, found in record("benchmarks/hierarchy")["sets"].items():
+        for row in found["rows"]:
+            cells = [
+                f"{row[column]['mean']:.{digits}f} ± {row[column]['error']:.{digits}f}"
+                for column, (_, digits) in columns.items()
+                if column != "radius"
+            ]
+            dim = str(row["dim"] or "searched")
+            lines.append([name, dim, row["row"], *cells, f"{row['radius']['mean']:.2f}"])
+    return lines
+
+
 _OTHERS: Mapping[str, Callable[[], list[list[str]]]] = {
     "runtime": _runtime,
     "estimator": _estimator,
+    "hierarchy": _hierarchy,
     "compare": lambda: compared.lines(record("benchmarks/compare")),
     **board_tables.TABLES,
 }
