@@ -26,7 +26,7 @@ from spaceform.study.plan import Conditions, recipes
 
 pytestmark = pytest.mark.slow
 
-SHORT_FEATURES = {"budget.epochs": 1, "budget.episodes": 2}
+SHORT_FEATURES = {"optim.epochs": 1}
 
 
 @pytest.fixture(scope="module")

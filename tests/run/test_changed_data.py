@@ -28,7 +28,7 @@ from spaceform.study.plan import Conditions, recipes
 
 pytestmark = pytest.mark.slow
 
-SHORT = {"budget.epochs": 1, "budget.episodes": 2}
+SHORT = {"optim.epochs": 1}
 
 
 def blobs(items: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

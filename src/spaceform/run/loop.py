@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ def net_training(
     with torch.random.fork_rng():
         build_model(recipe, len(parts.classes), parts.input_shape, net)
     fit = partial(
-        _fit,
+        _fit_and_leave if many and nodes == 1 else _fit,
         recipe=recipe,
         folder=folder,
         parts=parts,
@@ -80,6 +81,12 @@ def net_training(
         listener=listener,
     )
     return partial(fabric.launch, fit) if many else partial(fit, fabric)
+
+
+def _fit_and_leave(fabric: Fabric, **what: Any) -> None:
+    """In a process that ends afterwards. Its threads must end first; otherwise they abort it now and then."""
+    _fit(fabric, **what)
+    torch.distributed.destroy_process_group()
 
 
 def _fit(
