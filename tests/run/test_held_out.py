@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from short_runs import tiny
 from spaceform import data
 from spaceform.metrics import set_coverage
+from spaceform.run import files
 from spaceform.run.evaluate import evaluate
 from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
@@ -214,3 +215,15 @@ def test_a_run_on_features_keeps_the_share_and_finds_what_is_unknown(tmp_path):
     module = graph(run, unknown=0.1)
     assert bool(module(torch.from_numpy(far).float())[-1].all())
     assert (module(torch.from_numpy(X[1300:]).float())[-1] != known.unknown).double().mean() < 0.01
+    # What the rehearsal left is asked for by `evaluate`, and told where it is damaged.
+    kept = run.path / "rehearsal.safetensors"
+    tensors, state = files.read_tensors(kept)
+    for damage in (
+        lambda: files.write_tensors(kept, tensors, {"models": 7}),
+        lambda: files.write_tensors(kept, {"0.x": torch.zeros(2)}, state),
+        lambda: kept.write_bytes(b"torn"),
+        kept.unlink,
+    ):
+        damage()
+        with pytest.raises(RecipeError, match=r"rehearsal.safetensors.*; copy the run again, or remove .*"):
+            evaluate(run)

@@ -7,8 +7,8 @@
     whole = finish("vmf", found.candidate, again, rows, seed=1, classes=64)   # trained on all rows
     p = again.calibrator()(whole.logits(x_test)).exp()
 
-A `Candidate` is a frozen value; a `Trial` is a plain record. It imports heads and calibrators and nothing of
-recipes, folders, studies or the command line.
+A `Candidate` is a frozen value; a `Trial` is a plain record. It imports heads, calibrators and decisions, and
+nothing of recipes, folders, studies or the command line.
 """
 
 from spaceform.engine.candidate import Candidate

@@ -266,11 +266,8 @@ class HeldOutRows(NamedTuple):
 
 def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutRows]:
     """What each model of the rehearsal says of the rows held out from it."""
-    tensors, state = files.read_tensors(folder / REHEARSAL)
-    for i, (train, held) in zip(range(state["models"]), _parted(parts), strict=True):
-        model = build_model(recipe, len(parts.classes), parts.input_shape)
-        own = f"{i}."
-        model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
+    pairs = _parted(parts)
+    for model, (train, held) in zip(_rehearsed(folder, recipe, parts, len(pairs)), pairs, strict=True):
         model.eval()
         set_draws(model.head, WATCHING_DRAWS)
         z = model.net(held.features)
@@ -279,6 +276,23 @@ def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutR
         said = Known(z, held.y, logits, confidence, reach)
         judge = judge_of_part(model.net, train, said)
         yield HeldOutRows(logits, held.y, confidence, judge(z, logits, reach=reach), judge)
+
+
+def _rehearsed(folder: Path, recipe: Recipe, parts: Material, count: int) -> list[Model]:
+    """The models that `keep_rehearsal` wrote, where they are as many."""
+    path = folder / REHEARSAL
+    models = [build_model(recipe, len(parts.classes), parts.input_shape) for _ in range(count)]
+    try:
+        tensors, state = files.read_tensors(path)
+        if state.get("models") != count:
+            raise files.CheckpointError(f"{path} has {state.get('models')!r} models, not {count}")
+        for i, model in enumerate(models):
+            own = f"{i}."
+            model.load_state_dict({k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)})
+    except (files.CheckpointError, RuntimeError) as error:
+        why = error if isinstance(error, files.CheckpointError) else f"{path} does not fit the recipe"
+        raise RecipeError(f"{why}; copy the run again, or remove {folder} and train it again") from None
+    return models
 
 
 def judge_of(model: Model, judges: Sequence[Combined], parts: Material) -> Combined:
