@@ -27,6 +27,7 @@ from spaceform.study.plan import Conditions, recipes
 pytestmark = pytest.mark.slow
 
 SHORT_FEATURES = {"optim.epochs": 1}
+SHORT_PIXELS = {"budget.epochs": 1, "budget.episodes": 2}
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +316,7 @@ def test_a_single_path_is_a_photo(tmp_path: Path) -> None:
         for i in range(6):
             Image.new("RGB", (70, 66 + i), colour).save(tmp_path / "photos" / name / f"{i}.png")
     photo = tmp_path / "photos" / "day" / "0.png"
-    recipe = recipes(str(tmp_path / "photos"), ["cosine"], Conditions(settings=SHORT_FEATURES))["cosine"]
+    recipe = recipes(str(tmp_path / "photos"), ["cosine"], Conditions(settings=SHORT_PIXELS))["cosine"]
     whole = {"net.name": "test_resnet", "data.thumbnail": None}
     for changes in ({}, whole):
         run = train(replace(recipe, changes), tmp_path / f"run{len(changes)}", accelerator="cpu")

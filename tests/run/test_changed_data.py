@@ -29,6 +29,7 @@ from spaceform.study.plan import Conditions, recipes
 pytestmark = pytest.mark.slow
 
 SHORT = {"optim.epochs": 1}
+SHORT_PIXELS = {"budget.epochs": 1, "budget.episodes": 2}
 
 
 def blobs(items: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +39,8 @@ def blobs(items: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def recipe_for(path: Path) -> Recipe:
-    return recipes(str(path), ["cosine"], Conditions(settings=SHORT))["cosine"]
+    settings = SHORT_PIXELS if path.is_dir() else SHORT
+    return recipes(str(path), ["cosine"], Conditions(settings=settings))["cosine"]
 
 
 def written(folder: Path) -> dict[str, bytes]:
