@@ -106,7 +106,9 @@ def test_it_predicts_what_a_run_of_the_same_net_head_and_calibrator_predicts(dig
 
 def test_pipeline_search_and_calibration(digits) -> None:
     X, X_test, y, y_test = digits
-    search = GridSearchCV(make_pipeline(PCA(20), quick()), {"spaceformclassifier__lr": [1e-4, 0.02]}, cv=2)
+    search = GridSearchCV(
+        make_pipeline(PCA(20), quick(epochs=24)), {"spaceformclassifier__lr": [1e-4, 0.02]}, cv=2
+    )
     assert search.fit(X, y).best_params_ == {"spaceformclassifier__lr": 0.02}
     assert search.score(X_test, y_test) > 0.9
     assert CalibratedClassifierCV(quick(), cv=2).fit(X, y).score(X_test, y_test) > 0.9
