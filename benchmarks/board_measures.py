@@ -12,11 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from spaceform import data
+from spaceform.decisions.unknown import energy
+from spaceform.heads import Head
 from spaceform.metrics import ood_auroc
 from spaceform.run.finished import Run
-from spaceform.run.held_out import as_trained
 from spaceform.study.judge import JudgedRun
 
+BLOCK = 500
+"""Rows whose logits are held at once."""
 POINTS, ROUNDS = 250, 8
 """Of a sample for the hyperbolicity, and how many samples there are."""
 MOST = 4_000
@@ -89,7 +92,11 @@ def add_unknown(rows: Sequence[dict[str, Any]], runs: Sequence[JudgedRun], other
             own = torch.from_numpy(kept["embeddings"])
         with torch.inference_mode():
             z = run.embed(foreign[some])
-            energies = [as_trained(head, part)[1] for part in (own, z)]
+            energies = [_energy(head, part) for part in (own, z)]
             norms = [head.confidence(part) for part in (own, z)]
         row["unknown_energy"] = float(ood_auroc(*energies))
         row["unknown_confidence"] = float(ood_auroc(*norms))
+
+
+def _energy(head: Head, z: torch.Tensor) -> torch.Tensor:
+    return torch.cat([energy(head.logit_samples(part)) for part in z.split(BLOCK)])
