@@ -101,3 +101,8 @@ def import_unhooked() -> Callable[[str], ModuleType]:
             return importlib.import_module(wanted)
 
     return load
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cluster first: its test mostly waits, and at the end the other process would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_ray.py")
