@@ -54,11 +54,12 @@ LIVES = """
 
     life(whole)
     first, last = (float((whole / name).read_text()) for name in (".first", ".last"))
-    epochs = [0]
+    epochs, longer = [0], 1.0
     while len(epochs) <= 10:
-        died, seen = life(killed, first + dice.uniform(0, 0.12) * (last - first))
+        died, seen = life(killed, first + longer * dice.uniform(0, 0.12) * (last - first))
         if not died:
             break
+        longer = 1.0 if seen > epochs[-1] else 1.5 * longer  # a life too short to save anything
         epochs.append(seen)
     life(killed)
     print(*epochs)
