@@ -1,6 +1,6 @@
 """Refuse a tag that is not the version: python .github/check_release.py v0.1.0
 
-The version is in src/spaceform/_version.py; CHANGELOG.md must have a section for it, and CITATION.cff must
+The version is in src/spaceform/__init__.py; CHANGELOG.md must have a section for it, and CITATION.cff must
 name it, with the same date.
 """
 
@@ -13,14 +13,14 @@ ROOT = Path(__file__).parent.parent
 
 def problems(tag: str, root: Path = ROOT) -> list[str]:
     """What is wrong, a sentence each; nothing where the tag may be released."""
-    version = _found(root / "src/spaceform/_version.py", r'^__version__ = "(.+)"$')
+    version = _found(root / "src/spaceform/__init__.py", r'^__version__ = "(.+)"$')
     citation = _found(root / "CITATION.cff", r"^version: [\"']?(.+?)[\"']?$")
     sections = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     dated = _found(root / "CITATION.cff", r"^date-released: [\"']?(.+?)[\"']?$")
     date = _found(root / "CHANGELOG.md", rf"^## \[?{re.escape(version)}\]? - (.+)$")
     found = []
     if tag != f"v{version}":
-        found.append(f"the tag {tag} is not v{version}; change src/spaceform/_version.py or the tag")
+        found.append(f"the tag {tag} is not v{version}; change src/spaceform/__init__.py or the tag")
     if citation != version:
         found.append(f"CITATION.cff names version {citation}, not {version}; change it")
     if version not in sections:

@@ -15,8 +15,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from spaceform._torchvision import ensure_torchvision
 from spaceform.data.augment import PIXELS
+from spaceform.foundation.torchvision import ensure_torchvision
 
 
 def peers() -> dict[str, Callable[[np.ndarray], torch.Tensor]]:

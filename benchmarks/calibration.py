@@ -25,10 +25,10 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from records import git_commit, versions, write_record
-from spaceform._torchvision import ensure_torchvision
 from spaceform.calibrators import CALIBRATORS
 from spaceform.engine import Rows, fit, space
 from spaceform.engine.training import set_draws
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.geometry import Sphere
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax

@@ -21,8 +21,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from calibration import said
 from records import git_commit, versions, write_record
-from spaceform._torchvision import ensure_torchvision
 from spaceform.decisions import SETS
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.heads.base import log_mean_softmax
 
 _SPLITS, _COVERAGE, _LEVEL = 100, 0.9, 1e-3

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import torch
 
-from spaceform._torchvision import ensure_torchvision
 from spaceform.calibrators import TemperatureScaling
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
 from spaceform.metrics import accuracy, bootstrap, calibration_error, retrieval
 

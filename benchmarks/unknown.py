@@ -18,10 +18,10 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from records import git_commit, write_record
-from spaceform._torchvision import ensure_torchvision
 from spaceform.decisions import UNKNOWN_SCORES, Known, Refusal, choose_unknown
 from spaceform.engine import Rows, fit, space
 from spaceform.engine.training import set_draws
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.metrics import ood_auroc
 from spaceform.nets.features import reach
 from spaceform.run.predictor import blocks

@@ -13,7 +13,7 @@ from typing import Any
 import tables
 from archive import RESULTS, ArchiveError, KeptRun, KeptStudy, load, names
 
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 from spaceform.study.summary import standard_error
 
 RECORDS = ("benchmarks/*.json", "*.json")

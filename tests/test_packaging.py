@@ -190,11 +190,11 @@ def _release_check() -> ModuleType:
 def test_a_tag_is_released_only_where_version_changelog_and_citation_agree(tmp_path: Path) -> None:
     check = _release_check()
     assert check.problems(f"v{__version__}") == []
-    for name in ("src/spaceform/_version.py", "CHANGELOG.md", "CITATION.cff"):
+    for name in ("src/spaceform/__init__.py", "CHANGELOG.md", "CITATION.cff"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
     assert check.problems("v9.9.9", tmp_path) == [
-        f"the tag v9.9.9 is not v{__version__}; change src/spaceform/_version.py or the tag"
+        f"the tag v9.9.9 is not v{__version__}; change src/spaceform/__init__.py or the tag"
     ]
     cited = (tmp_path / "CITATION.cff").read_text("utf-8")
     quoted = re.sub("^date-released: (.+)$", r'date-released: "\1"', cited, flags=re.MULTILINE)
@@ -204,7 +204,7 @@ def test_a_tag_is_released_only_where_version_changelog_and_citation_agree(tmp_p
     (tmp_path / "CITATION.cff").write_text(moved, "utf-8")
     (said,) = check.problems(f"v{__version__}", tmp_path)
     assert said.startswith("CITATION.cff was released on 1999-12-31, CHANGELOG.md says ")
-    (tmp_path / "src/spaceform/_version.py").write_text('__version__ = "9.9.9"\n')
+    (tmp_path / "src/spaceform/__init__.py").write_text('__version__ = "9.9.9"\n')
     assert check.problems("v9.9.9", tmp_path) == [
         f"CITATION.cff names version {__version__}, not 9.9.9; change it",
         "CHANGELOG.md has no section '## 9.9.9'; write it",

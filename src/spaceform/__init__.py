@@ -6,13 +6,13 @@ Names are imported when first asked for, so that `spaceform --help` need not wai
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spaceform._version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from spaceform import calibrators, decisions, distributions, geometry, metrics, special
-    from spaceform._torchvision import ensure_torchvision
     from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
     from spaceform.estimator import SpaceformClassifier
+    from spaceform.foundation.torchvision import ensure_torchvision
     from spaceform.geometry import Euclidean, Hyperboloid, PoincareBall, Sphere
     from spaceform.heads import (
         HEADS,
@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_torchvision": ("ensure_torchvision",),
+    "foundation.torchvision": ("ensure_torchvision",),
     "distributions": ("HypersphericalUniform", "PowerSpherical", "VonMisesFisher"),
     "estimator": ("SpaceformClassifier",),
     "geometry": ("Euclidean", "Hyperboloid", "PoincareBall", "Sphere"),
@@ -118,7 +118,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("spaceform"):
             raise
-        from spaceform.messages import source
+        from spaceform.foundation.messages import source
 
         remedy = f"install it with: pip install {source(error.name)}"
         raise ImportError(f"spaceform.{name} needs the package {error.name!r}; {remedy}") from error

@@ -11,7 +11,7 @@ def main() -> None:
         try:
             from spaceform.cli.app import main as run
         except ModuleNotFoundError as error:
-            from spaceform.messages import exit_code, sentence
+            from spaceform.foundation.messages import exit_code, sentence
 
             print(f"error: {sentence(error)}", file=sys.stderr)
             sys.exit(exit_code(error))

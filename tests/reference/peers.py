@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from spaceform._torchvision import ensure_torchvision
+from spaceform.foundation.torchvision import ensure_torchvision
 
 
 def peer(name: str) -> ModuleType:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spaceform import report
-from spaceform.messages import sentence
+from spaceform.foundation.messages import sentence
 from spaceform.report.figures import Figure
 from spaceform.report.folder import replaced_whole
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spaceform import report
-from spaceform.messages import capital, first_line, listed
+from spaceform.foundation.messages import capital, first_line, listed
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
 from spaceform.report.words import readable

@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from spaceform._version import __version__
+from spaceform import __version__
 from spaceform.cli import data, features, interrupts, run, study, verbosity
-from spaceform.messages import exit_code, sentence
+from spaceform.foundation.messages import exit_code, sentence
 
 app = typer.Typer(
     name="spaceform",

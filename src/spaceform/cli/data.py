@@ -64,7 +64,7 @@ def data_cache(
     Example: spaceform data cache --clear
     """
     from spaceform.data import cache
-    from spaceform.messages import counted
+    from spaceform.foundation.messages import counted
 
     if clear:
         count, size = cache.clear(entry)

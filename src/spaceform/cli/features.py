@@ -7,7 +7,7 @@ import typer
 
 from spaceform.cli import verbosity
 from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 
 if TYPE_CHECKING:
     from spaceform.run.progress import Pace

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 from spaceform.run.progress import duration
 from spaceform.study import summary
 from spaceform.study.folder import RunStatus

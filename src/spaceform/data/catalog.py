@@ -21,7 +21,7 @@ from spaceform.data.entries import CATALOG, Entry
 from spaceform.data.formats import load_path
 from spaceform.data.photos import decode
 from spaceform.data.splits import scarce_classes, split
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 
 DATA_VARIABLE = "SPACEFORM_DATA"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from spaceform.data.errors import DataError as DataError
 from spaceform.data.stored_rows import StoredRows
 from spaceform.data.table_columns import TableFeature
-from spaceform.messages import spelled
+from spaceform.foundation.messages import spelled
 
 Task: TypeAlias = Literal["classification", "retrieval"]
 InputKind: TypeAlias = Literal["pixels", "features", "photos"]

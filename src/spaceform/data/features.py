@@ -28,7 +28,7 @@ from spaceform.data.tables import (
     require_plain_numbers,
     with_labels,
 )
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 
 if TYPE_CHECKING:
     from pyarrow import Table

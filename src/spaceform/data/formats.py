@@ -22,7 +22,7 @@ from spaceform.data.shards import ABOUT
 from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
 from spaceform.data.table_columns import TableFeature
 from spaceform.data.tables import TABLE_ENDINGS
-from spaceform.messages import spelled
+from spaceform.foundation.messages import spelled
 
 UnlabelledInputs: TypeAlias = NDArray[np.generic]
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from spaceform._torchvision import ensure_torchvision
 from spaceform.data.augment import Pixels, pixels_for
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.photos import Photos, photos_for
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.stored_rows import StoredRows
+from spaceform.foundation.torchvision import ensure_torchvision
 
 Preprocessing: TypeAlias = Pixels | Photos | None
 """How inputs reach the net; None for features, which go as they are."""

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from spaceform._torchvision import ensure_torchvision
 from spaceform.data.dataset import DataError
 from spaceform.data.guard import require_file
+from spaceform.foundation.torchvision import ensure_torchvision
 
 if TYPE_CHECKING:
     from PIL.Image import Image

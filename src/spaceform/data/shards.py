@@ -20,11 +20,11 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaceform._value import parsed
 from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.guard import require_room
 from spaceform.data.stored_rows import StoredRows
-from spaceform.messages import counted, first_line
+from spaceform.foundation.messages import counted, first_line
+from spaceform.foundation.values import parsed
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

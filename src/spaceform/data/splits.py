@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset, Split
-from spaceform.messages import counted, listed
+from spaceform.foundation.messages import counted, listed
 
 VALIDATION = 0.15  # the paper's share, of the items (fixed-set) or of the training classes (open-set)
 TEST = 0.2  # ours, for data that come without a test part

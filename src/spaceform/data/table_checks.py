@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from spaceform.data.dataset import DataError
 from spaceform.data.stored_rows import LARGEST
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 
 _OTHERS = {";": "';'", "\t": "a tab", "|": "'|'"}
 

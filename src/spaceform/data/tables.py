@@ -12,7 +12,7 @@ from spaceform.data.errors import DataError
 from spaceform.data.guard import require_file, require_room
 from spaceform.data.table_checks import require_commas
 from spaceform.data.table_columns import is_category, is_number
-from spaceform.messages import counted, first_line
+from spaceform.foundation.messages import counted, first_line
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table

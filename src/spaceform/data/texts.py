@@ -11,7 +11,7 @@ from spaceform.data.dataset import PARTS, DataError
 from spaceform.data.folder import images_in
 from spaceform.data.guard import require_file
 from spaceform.data.tables import TABLE_ENDINGS, read_table
-from spaceform.messages import counted, spelled
+from spaceform.foundation.messages import counted, spelled
 
 _KNOWN = ("y", "split", "groups")
 

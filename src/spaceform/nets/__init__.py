@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from spaceform._value import tagged
+from spaceform.foundation.values import tagged
 from spaceform.nets.features import FeaturesNet, FeaturesOptions
 from spaceform.nets.options import NetOptions
 from spaceform.nets.projection import ProjectionNet, ProjectionOptions, thinned

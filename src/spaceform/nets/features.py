@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from spaceform._value import Natural, Width
+from spaceform.foundation.values import Natural, Width
 from spaceform.nets.options import NetOptions
 
 _NORM = 3.0

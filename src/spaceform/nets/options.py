@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from spaceform._value import Value, Width
+from spaceform.foundation.values import Value, Width
 
 
 class NetOptions(Value, ABC):

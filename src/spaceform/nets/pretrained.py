@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spaceform._torchvision import ensure_torchvision
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.nets.weights import digest_of, put_weights, read_weights
 
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
@@ -260,6 +260,6 @@ def _sight(config: Mapping[str, Any], name: str) -> Sight:
 
 
 def _unknown(name: str, models: list[str]) -> str:
-    from spaceform.messages import unknown
+    from spaceform.foundation.messages import unknown
 
     return unknown("net of timm", name, models)

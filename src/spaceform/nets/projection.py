@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from spaceform._value import Width
+from spaceform.foundation.values import Width
 from spaceform.nets.options import NetOptions
 from spaceform.nets.start import xavier
 

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from spaceform._torchvision import ensure_torchvision
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.nets.pretrained import NoWeights, offline_if_alone
 from spaceform.nets.weights import digest_of
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from spaceform._torchvision import ensure_torchvision
+from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.nets.options import NetOptions, own_names, require_images
 from spaceform.nets.pretrained import ALIASES, pretrained
 from spaceform.nets.start import xavier

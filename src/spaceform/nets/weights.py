@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spaceform.messages import first_line
+from spaceform.foundation.messages import first_line
 
 _NESTED = ("state_dict", "model", "model_state_dict")
 """Under which a training script keeps the weights beside other things."""

@@ -1,7 +1,7 @@
 """The report of studies and runs: tables, figures, and one page that holds them all."""
 
-import spaceform._lab
-import spaceform._matplotlib  # noqa: F401 (before matplotlib is imported)
+import spaceform.foundation.lab
+import spaceform.foundation.matplotlib  # noqa: F401 (before matplotlib is imported)
 
 from collections.abc import Iterable
 from pathlib import Path

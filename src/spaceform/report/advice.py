@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from spaceform.messages import capital
+from spaceform.foundation.messages import capital
 from spaceform.report.contents import DataSetPart
 from spaceform.report.looks import display
 from spaceform.report.words import readable

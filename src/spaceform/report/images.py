@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.formats import FILE_FORMATS
-from spaceform.messages import sentence
+from spaceform.foundation.messages import sentence
 from spaceform.report.words import readable
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from spaceform.messages import listed
+from spaceform.foundation.messages import listed
 from spaceform.report.looks import display
 from spaceform.report.records import Group
 

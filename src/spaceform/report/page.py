@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from spaceform._version import __version__
-from spaceform.messages import capital
+from spaceform import __version__
+from spaceform.foundation.messages import capital
 from spaceform.report import searched
 from spaceform.report.advice import answer, cards, deployment, headline
 from spaceform.report.contents import Contents, DataSetPart

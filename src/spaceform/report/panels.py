@@ -8,8 +8,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from spaceform.foundation.messages import capital
 from spaceform.heads.directional import initial_concentration
-from spaceform.messages import capital
 from spaceform.report.axes import fewer_points, line_style, logarithmic, share, within
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, look

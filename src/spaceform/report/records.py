@@ -9,9 +9,9 @@ from typing import Any, final, get_type_hints
 
 import numpy as np
 
+from spaceform.foundation.messages import sentence
 from spaceform.geometry import Geometry
 from spaceform.heads import HEADS
-from spaceform.messages import sentence
 from spaceform.report.looks import display, geometry_of, in_order
 from spaceform.report.outputs import Outputs, damages, read_outputs
 from spaceform.report.words import readable

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from spaceform.messages import counted
+from spaceform.foundation.messages import counted
 from spaceform.report.axes import share
 from spaceform.report.figures import Draw, Figure, Panel
 from spaceform.report.looks import display, in_order, look

@@ -1,6 +1,6 @@
 """One run: from its recipe to a trained, measured and usable model."""
 
-import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+import spaceform.foundation.lab  # noqa: F401 (names the extra where it is missing)
 
 from spaceform.run.finished import Run
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import ray
 import ray.data
 
-from spaceform.messages import first_line
+from spaceform.foundation.messages import first_line
 from spaceform.run.recipe import RecipeError
 
 ROUNDS = 4
@@ -196,7 +196,7 @@ class _Actor:
     def __init__(self, held: Any, cpus: int) -> None:
         import torch
 
-        from spaceform._torchvision import ensure_torchvision
+        from spaceform.foundation.torchvision import ensure_torchvision
 
         warnings.simplefilter("ignore")
         torch.set_num_threads(cpus)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spaceform._version import __version__
+from spaceform import __version__
 
 
 def environment() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from spaceform.data.decoding import ahead, decoding_threads
 from spaceform.data.shards import About, Shard, Shards
 from spaceform.data.stored_rows import StoredRows
 from spaceform.data.texts import Texts
-from spaceform.messages import first_line, spelled
+from spaceform.foundation.messages import first_line, spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet
 from spaceform.run.progress import Pace, PaceListener

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from spaceform._value import parsed
+from spaceform.foundation.values import parsed
 from spaceform.run.recipe import RecipeError
 
 RUN_FORMAT = "spaceform-1"

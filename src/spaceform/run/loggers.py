@@ -1,6 +1,6 @@
 """Where training curves can go besides the run's own folder; packages are imported when asked for."""
 
-import spaceform._fabric  # noqa: F401 (before lightning_fabric is imported)
+import spaceform.foundation.fabric  # noqa: F401 (before lightning_fabric is imported)
 
 import importlib
 import importlib.util

@@ -1,6 +1,6 @@
 """The paper's protocol as one loop on Lightning Fabric: nets that are trained end to end."""
 
-import spaceform._fabric  # noqa: F401 (before lightning_fabric is imported)
+import spaceform.foundation.fabric  # noqa: F401 (before lightning_fabric is imported)
 
 import json
 import math

@@ -8,9 +8,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from spaceform._value import Positive, Value, tagged
+from spaceform.foundation.messages import unknown
+from spaceform.foundation.values import Positive, Value, tagged
 from spaceform.heads.base import Head
-from spaceform.messages import unknown
 
 
 class Optim(Value, ABC):

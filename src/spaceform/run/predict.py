@@ -16,7 +16,7 @@ from spaceform import data
 from spaceform.data.folder import EXTENSIONS, images_in
 from spaceform.data.formats import can_predict, read_unlabelled
 from spaceform.decisions import LeastAmbiguousSets, Refusal
-from spaceform.messages import spelled
+from spaceform.foundation.messages import spelled
 from spaceform.run import files
 from spaceform.run.finished import Run
 from spaceform.run.held_out import as_trained

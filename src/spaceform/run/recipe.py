@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from spaceform import nets
-from spaceform._value import Natural, Positive, Value, keys, parsed, said, validated
-from spaceform.messages import no_option
-from spaceform.messages import unknown as unknown
+from spaceform.foundation.messages import no_option
+from spaceform.foundation.messages import unknown as unknown
+from spaceform.foundation.values import Natural, Positive, Value, keys, parsed, said, validated
 from spaceform.run.optim import OPTIMISERS, Optim, optim_options
 
 Net: TypeAlias = Annotated[SerializeAsAny[nets.NetOptions], BeforeValidator(nets.options)]

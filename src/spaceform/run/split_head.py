@@ -1,6 +1,6 @@
 """Training with the classes of the head split over the processes; what is saved and judged is whole."""
 
-import spaceform._fabric  # noqa: F401 (before lightning_fabric is imported)
+import spaceform.foundation.fabric  # noqa: F401 (before lightning_fabric is imported)
 
 import torch
 from lightning_fabric import Fabric

@@ -1,7 +1,7 @@
 """Heads whose margin waits for a warm-up: whether training is long enough for it to come."""
 
+from spaceform.foundation.messages import counted
 from spaceform.heads import HEADS
-from spaceform.messages import counted
 from spaceform.run.recipe import Recipe
 
 

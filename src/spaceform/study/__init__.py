@@ -1,3 +1,3 @@
 """Many runs, and what they say together."""
 
-import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+import spaceform.foundation.lab  # noqa: F401 (names the extra where it is missing)

@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 
 from spaceform.engine import SIZE, Held, NothingTrained, Trial, space
 from spaceform.engine import search as search_candidates
+from spaceform.foundation.messages import counted
 from spaceform.heads import HEADS, StochasticHead
-from spaceform.messages import counted
 from spaceform.run import files
 from spaceform.run.fit import affordable, candidates_with, engine_parts, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material

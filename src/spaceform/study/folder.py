@@ -16,7 +16,7 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from spaceform import data
-from spaceform.messages import sentence
+from spaceform.foundation.messages import sentence
 from spaceform.run import files, stored
 from spaceform.run.environment import environment
 from spaceform.run.recipe import Recipe, RecipeError, make

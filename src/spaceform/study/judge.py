@@ -11,8 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
+from spaceform.foundation.messages import capital
 from spaceform.heads import HEADS, StochasticHead
-from spaceform.messages import capital
 from spaceform.run import timing
 from spaceform.run.stored import read_metrics
 from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics

@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 
-from spaceform.messages import first_line
+from spaceform.foundation.messages import first_line
 from spaceform.run.cluster import connect
 from spaceform.run.material import load_data
 from spaceform.run.progress import Progress

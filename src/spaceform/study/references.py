@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict
 
-from spaceform._value import parsed
 from spaceform.calibrators import StructuredScaling
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
-from spaceform.messages import first_line
+from spaceform.foundation.messages import first_line
+from spaceform.foundation.values import parsed
 from spaceform.run import files
 from spaceform.run.evaluate import found_within_classes, kept_items
 from spaceform.run.fit import affordable, engine_parts

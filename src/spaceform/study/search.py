@@ -14,7 +14,7 @@ import tomli_w
 from optuna.trial import Trial, TrialState
 
 from spaceform import data
-from spaceform.messages import counted, first_line
+from spaceform.foundation.messages import counted, first_line
 from spaceform.run import files, stored
 from spaceform.run.failures import Diverged
 from spaceform.run.files import read_json

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import pandas as pd
 
-from spaceform.messages import counted, listed
+from spaceform.foundation.messages import counted, listed
 from spaceform.study import feature_search
 
 

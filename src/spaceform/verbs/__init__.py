@@ -1,3 +1,3 @@
 """What the command line does, as functions: compare, reproduce, search, extract_features."""
 
-import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+import spaceform.foundation.lab  # noqa: F401 (names the extra where it is missing)

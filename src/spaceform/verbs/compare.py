@@ -12,7 +12,7 @@ from spaceform.data import Dataset, load, split
 from spaceform.data.dataset import Task
 from spaceform.data.splits import scarce_classes
 from spaceform.engine import SIZE
-from spaceform.messages import capital
+from spaceform.foundation.messages import capital
 from spaceform.run.fit import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spaceform.messages import capital, listed
+from spaceform.foundation.messages import capital, listed
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
 from spaceform.study.verdict.words import Name, amount

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from spaceform.messages import capital, counted, listed
+from spaceform.foundation.messages import capital, counted, listed
 from spaceform.study.verdict.decide import (
     FEWEST_ITEMS,
     Gap,

@@ -1,6 +1,6 @@
 """Frozen, validated values, and JSON that fits a schema. A mistake in one is told in one sentence."""
 
-import spaceform._lab  # noqa: F401 (names the extra where it is missing)
+import spaceform.foundation.lab  # noqa: F401 (names the extra where it is missing)
 
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from spaceform.messages import no_option, unknown
+from spaceform.foundation.messages import no_option, unknown
 
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]

@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from spaceform import _torchvision
+from spaceform.foundation import torchvision
 
 pytestmark = pytest.mark.slow
 
 
 def test_transforms_work_after_the_shim_in_a_fresh_process():
     code = (
-        "from spaceform._torchvision import ensure_torchvision; ensure_torchvision(); ensure_torchvision();"
+        "from spaceform import ensure_torchvision; ensure_torchvision(); ensure_torchvision();"
         "import torch; from torchvision.transforms import v2;"
         "assert v2.CenterCrop(2)(torch.zeros(3, 4, 4)).shape == (3, 2, 2)"
     )
@@ -35,9 +35,9 @@ def test_the_net_for_texts_loads_in_a_fresh_process():
 
 def test_nothing_is_declared_where_the_import_works(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
-    monkeypatch.setattr(_torchvision, "_kept", [])
-    _torchvision.ensure_torchvision()
-    assert _torchvision._kept == []
+    monkeypatch.setattr(torchvision, "_kept", [])
+    torchvision.ensure_torchvision()
+    assert torchvision._kept == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("something else"), ImportError("no torchvision")])
@@ -47,4 +47,4 @@ def test_other_failures_are_passed_on(monkeypatch, error):
 
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(type(error), match=str(error)):
-        _torchvision.ensure_torchvision()
+        torchvision.ensure_torchvision()
