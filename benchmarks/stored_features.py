@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from spaceform import data
-from spaceform.data.stored_features import rows_of_arrays
+from spaceform.data.formats.stored_features import rows_of_arrays
 from spaceform.engine import Rows, Training, space
 from spaceform.engine.fit import falling
 from spaceform.engine.rows import inputs_of

@@ -11,12 +11,12 @@ import torch
 from scipy.io import savemat
 
 from spaceform.data import DataError
-from spaceform.data.cars import load_cars
-from spaceform.data.cifar import load_cifar10, load_cifar100
-from spaceform.data.cub import load_cub
-from spaceform.data.digits import load_digits
-from spaceform.data.idx import load_idx, read_idx
-from spaceform.data.sop import load_sop
+from spaceform.data.formats.cars import load_cars
+from spaceform.data.formats.cifar import load_cifar10, load_cifar100
+from spaceform.data.formats.cub import load_cub
+from spaceform.data.formats.digits import load_digits
+from spaceform.data.formats.idx import load_idx, read_idx
+from spaceform.data.formats.sop import load_sop
 
 TEN = tuple("0123456789")
 

@@ -7,8 +7,8 @@ from torch import Generator
 
 from spaceform import data
 from spaceform.data.dataset import DataError
+from spaceform.data.formats.shards import About, Shard, Shards
 from spaceform.data.guard import memory
-from spaceform.data.shards import About, Shard, Shards
 from spaceform.data.stored_rows import StoredRows
 
 
@@ -201,7 +201,7 @@ def test_the_memory_to_reckon_with_can_be_said(monkeypatch, said, size):
 def test_a_shard_that_does_not_say_what_is_broken_is_told(tmp_path, monkeypatch, said):
     shards = Shards.begin(tmp_path / "x", About("d", "net", "w", "plan", 1, classes=("a", "b")))
     with monkeypatch.context() as patch:
-        patch.setattr("spaceform.data.shards.json.dumps", lambda _: said)
+        patch.setattr("spaceform.data.formats.shards.json.dumps", lambda _: said)
         shards.write(0, Shard(np.zeros((3, 2), np.float32), {"y": np.zeros(3, int)}))
     with pytest.raises(DataError, match=r"x does not say which items are broken \(.*remove that folder"):
         shards.finish()

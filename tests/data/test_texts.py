@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from spaceform.data.dataset import DataError
-from spaceform.data.texts import has_texts, load_texts, require_texts
+from spaceform.data.formats.texts import has_texts, load_texts, require_texts
 
 
 def test_a_table(tmp_path):

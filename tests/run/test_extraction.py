@@ -17,7 +17,7 @@ import spaceform
 from photo_folders import NET, write_photos
 from spaceform import data
 from spaceform.data.dataset import DataError
-from spaceform.data.shards import Shards
+from spaceform.data.formats.shards import Shards
 from spaceform.nets.pretrained import frozen_net
 from spaceform.run import extraction
 

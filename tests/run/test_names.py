@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from spaceform.data import DataError, Dataset, load
-from spaceform.data.texts import load_texts
+from spaceform.data.formats.texts import load_texts
 from spaceform.run.evaluate import evaluate
 from spaceform.run.extraction import names_of
 from spaceform.run.finished import Run

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spaceform.data.dataset import DataError
-from spaceform.data.shards import ABOUT, Shards
+from spaceform.data.formats.shards import ABOUT, Shards
 
 CACHE_VARIABLE = "SPACEFORM_CACHE"
 

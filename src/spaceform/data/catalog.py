@@ -64,7 +64,7 @@ def load(
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
     else:
-        dataset = load_path(Path(what).expanduser(), label)
+        dataset = load_path(Path(what).expanduser(), label, CATALOG)
     return dataset if task is None else dataset.with_task(task)
 
 

@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from spaceform.data.cars import load_cars
-from spaceform.data.cifar import TRAIN_10, load_cifar10, load_cifar100
-from spaceform.data.cub import load_cub
 from spaceform.data.dataset import Dataset, Task
-from spaceform.data.digits import load_digits
 from spaceform.data.download import Remote
-from spaceform.data.idx import FILES, load_idx
-from spaceform.data.sop import load_sop
+from spaceform.data.formats.cars import load_cars
+from spaceform.data.formats.cifar import TRAIN_10, load_cifar10, load_cifar100
+from spaceform.data.formats.cub import load_cub
+from spaceform.data.formats.digits import load_digits
+from spaceform.data.formats.idx import FILES, load_idx
+from spaceform.data.formats.sop import load_sop
 
 
 @final

@@ -26,9 +26,9 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, decoding_threads
-from spaceform.data.shards import About, Shard, Shards
+from spaceform.data.formats.shards import About, Shard, Shards
+from spaceform.data.formats.texts import Texts
 from spaceform.data.stored_rows import StoredRows
-from spaceform.data.texts import Texts
 from spaceform.foundation.messages import first_line, spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
 from spaceform.nets.sentences import SentenceNet

@@ -12,8 +12,8 @@ from spaceform import data
 from spaceform.data import cache
 from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, decoding_threads
-from spaceform.data.shards import Shards
-from spaceform.data.stored_features import kept_or_read, rows_of_shards
+from spaceform.data.formats.shards import Shards
+from spaceform.data.formats.stored_features import kept_or_read, rows_of_shards
 from spaceform.nets.pretrained import FrozenNet
 from spaceform.run.extraction import BATCH, PhotoSource, extract, photos_of, plan_of
 from spaceform.run.progress import PaceListener

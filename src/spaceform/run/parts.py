@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from spaceform.data.shards import whole_file
+from spaceform.data.formats.shards import whole_file
 from spaceform.run.files import read_json
 from spaceform.run.recipe import RecipeError
 

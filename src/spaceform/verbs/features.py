@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from spaceform import data
-from spaceform.data.shards import About
-from spaceform.data.texts import has_texts, load_texts, require_texts
-from spaceform.data.write_features import write_npz, write_parquet
+from spaceform.data.formats.shards import About
+from spaceform.data.formats.texts import has_texts, load_texts, require_texts
+from spaceform.data.formats.write_features import write_npz, write_parquet
 from spaceform.nets.sentences import sentence_net
 from spaceform.run.extraction import BrokenItem, Elsewhere, FeatureSource, PhotoSource, TextSource, extract
 from spaceform.run.progress import PaceListener

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from spaceform.data.dataset import PARTS
 from spaceform.data.errors import DataError
+from spaceform.data.formats.table_checks import require_commas
 from spaceform.data.guard import require_file, require_room
-from spaceform.data.table_checks import require_commas
 from spaceform.data.table_columns import is_category, is_number
 from spaceform.foundation.messages import counted, first_line
 

@@ -1,11 +1,11 @@
-"""Own data by path: which file ending, or which kind of folder, is read by which function.
+"""One file a format, and which file ending or kind of folder is read by which of them.
 
-A new file format is one line of `FILE_FORMATS`: `load`, `predict` and what they say of other files know it
-then.
+A new file ending is one line of `FILE_FORMATS`: `load`, `predict` and what they say of other files know it
+then. A format of a data set with a name is named in `data/entries.py` instead.
 """
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, final
@@ -13,15 +13,14 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaceform.data.arrays import array_inputs
 from spaceform.data.dataset import DataError, Dataset
-from spaceform.data.entries import CATALOG
-from spaceform.data.features import load_features, read_inputs
-from spaceform.data.folder import load_folder
-from spaceform.data.shards import ABOUT
-from spaceform.data.stored_features import has_arrays, load_arrays, load_stored_shards
+from spaceform.data.formats.arrays import array_inputs
+from spaceform.data.formats.features import load_features, read_inputs
+from spaceform.data.formats.folder import load_folder
+from spaceform.data.formats.shards import ABOUT
+from spaceform.data.formats.stored_features import has_arrays, load_arrays, load_stored_shards
+from spaceform.data.formats.tables import TABLE_ENDINGS
 from spaceform.data.table_columns import TableFeature
-from spaceform.data.tables import TABLE_ENDINGS
 from spaceform.foundation.messages import spelled
 
 UnlabelledInputs: TypeAlias = NDArray[np.generic]
@@ -47,8 +46,11 @@ FILE_FORMATS: dict[str, FileFormat] = {
 }
 
 
-def load_path(path: Path, label: str | None = None) -> Dataset:
-    """Labelled data in a file or folder; `label` names the column of a table that holds the labels."""
+def load_path(path: Path, label: str | None = None, names: Collection[str] = ()) -> Dataset:
+    """Labelled data in a file or folder; `label` names the column of a table that holds the labels.
+
+    `names` are the data sets that the user may have meant where there is no such path.
+    """
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
     if label is not None and path.suffix.lower() not in TABLE_ENDINGS:
@@ -64,10 +66,10 @@ def load_path(path: Path, label: str | None = None) -> Dataset:
         return load_folder(path)
     if path.exists():
         raise DataError(f"{path} is not of a kind that is read; give {_known()}.")
-    near = difflib.get_close_matches(path.name, CATALOG, n=1)
+    near = difflib.get_close_matches(path.name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise DataError(
-        f"there is no data {str(path)!r}; {hint}give one of {', '.join(CATALOG)}, {_known()} "
+        f"there is no data {str(path)!r}; {hint}give one of {', '.join(names)}, {_known()} "
         f"(paths are from {Path.cwd()})."
     )
 

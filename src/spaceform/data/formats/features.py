@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
-from spaceform.data.guard import require_file, require_room_for_arrays
-from spaceform.data.table_checks import require_size, require_values
-from spaceform.data.table_columns import TableFeature, columns_of, require_columns
-from spaceform.data.tables import (
+from spaceform.data.formats.table_checks import require_size, require_values
+from spaceform.data.formats.tables import (
     RESERVED,
     TABLE_ENDINGS,
     VIEW,
@@ -28,6 +26,8 @@ from spaceform.data.tables import (
     require_plain_numbers,
     with_labels,
 )
+from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.data.table_columns import TableFeature, columns_of, require_columns
 from spaceform.foundation.messages import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaceform.data.shards import Shards, whole_file
+from spaceform.data.formats.shards import Shards, whole_file
 
 _ARRAYS = {"file": "files"}
 """Columns that an array is called by another name of."""
