@@ -24,7 +24,7 @@ import board_tables
 import board_values
 from board_values import ACCURACY, BASE, FILE, NLL, Board, Lines, Task
 from spaceform.report.looks import look
-from spaceform.report.page import _asset
+from spaceform.report.page.page import _asset
 from spaceform.report.style import themes
 from spaceform.study.verdict import GOALS
 

@@ -31,7 +31,7 @@ from spaceform.run.environment import environment
 from spaceform.study.verdict.decide import decide
 from spaceform.study.verdict.evidence import Evidence, Series, evidence_from
 from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, GOALS, Goal
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 from spaceform.study.verdict.posterior import Posterior, posterior
 from spaceform.study.verdict.race import race
 

@@ -15,15 +15,15 @@ import torch
 
 from spaceform import metrics
 from spaceform.decisions import Combined, Known, LeastAmbiguousSets
-from spaceform.report import decided
-from spaceform.report.confusion import Confusion, confusion, figure, table
 from spaceform.report.contents import Contents, compute
-from spaceform.report.intervals import intervals
-from spaceform.report.making import made
-from spaceform.report.page import render
+from spaceform.report.figures.confusion import Confusion, confusion, figure, table
+from spaceform.report.figures.intervals import intervals
+from spaceform.report.figures.searched import sensitive_heads
+from spaceform.report.page.page import render
 from spaceform.report.records import collect
-from spaceform.report.searched import sensitive_heads
-from spaceform.report.typeset import comma_separated, latex, markdown
+from spaceform.report.tables import decided
+from spaceform.report.tables.making import made
+from spaceform.report.tables.typeset import comma_separated, latex, markdown
 from spaceform.run import timing
 from spaceform.run.held_out import HeldOut
 from spaceform.study.references import FOLDER

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spaceform.report.contents import compute
-from spaceform.report.page import render
+from spaceform.report.page.page import render
 from spaceform.report.records import collect
 
 pytestmark = pytest.mark.slow
@@ -168,7 +168,7 @@ def test_hover_names_the_item_and_shows_its_image(opened) -> None:
         """() => { const canvas = document.querySelector('.tip canvas');
             return Array.from(canvas.getContext('2d').getImageData(0, 0, 8, 8).data); }"""
     )
-    from spaceform.report.images import open_pictures
+    from spaceform.report.figures.images import open_pictures
 
     picture = open_pictures("digits").thumbnails(np.array([i]))[0, ..., 0].astype(int)
     assert np.abs(np.reshape(shown, (8, 8, 4))[..., 0] - picture).max() <= 8

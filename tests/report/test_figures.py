@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from spaceform.heads import VonMisesFisherHead
-from spaceform.report import figures, panels, probabilities
-from spaceform.report.axes import line_style, share
-from spaceform.report.figures import Figure, Panel
+from spaceform.report.figures import figure as figures
+from spaceform.report.figures import panels, probabilities
+from spaceform.report.figures.axes import line_style, share
+from spaceform.report.figures.figure import Figure, Panel
 from spaceform.report.looks import look
+from spaceform.report.readable import number
 from spaceform.report.records import collect
-from spaceform.report.words import number
 from spaceform.run.recipe import load, replace
 from spaceform.study.folder import Job
 

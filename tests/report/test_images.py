@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from spaceform.report.images import (
+from spaceform.report.figures.images import (
     Pictures,
     encode_exact,
     enlarged,

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from spaceform.geometry import Euclidean, PoincareBall, Sphere
 from spaceform.heads import HEADS
 from spaceform.heads.base import DeterministicHead
-from spaceform.report.axes import line_style
 from spaceform.report.contents import Contents, compute
+from spaceform.report.figures.axes import line_style
 from spaceform.report.looks import display, geometry_of, in_order, look
-from spaceform.report.page import render
+from spaceform.report.page.page import render
 from spaceform.report.records import collect
 from spaceform.report.style import CLASS_COLORS, GEOMETRY_COLORS, OTHER_COLORS, SHADES, themes
 from spaceform.run.recipe import load, replace

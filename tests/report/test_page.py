@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spaceform.report.contents import compute
-from spaceform.report.page import render
+from spaceform.report.page.page import render
+from spaceform.report.page.viewer import script_json
 from spaceform.report.records import collect
-from spaceform.report.viewer import script_json
 from spaceform.study.folder import Failure
 
 pytestmark = pytest.mark.slow

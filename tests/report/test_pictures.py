@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from spaceform.report.contents import compute
-from spaceform.report.page import render
+from spaceform.report.page.page import render
 from spaceform.report.records import collect
 
 pytestmark = pytest.mark.slow

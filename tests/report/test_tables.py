@@ -10,7 +10,7 @@ import pytest
 
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
-from spaceform.report.tables import (
+from spaceform.report.tables.table import (
     MISSING,
     Cell,
     Column,
@@ -21,7 +21,7 @@ from spaceform.report.tables import (
     paper_tables,
     runs,
 )
-from spaceform.report.typeset import comma_separated, latex, markdown
+from spaceform.report.tables.typeset import comma_separated, latex, markdown
 from spaceform.run.recipe import RecipeError
 
 TABLE = Table(

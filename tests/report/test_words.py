@@ -8,8 +8,8 @@ import pytest
 from spaceform import report
 from spaceform.foundation.messages import capital, first_line, listed
 from spaceform.report.contents import compute
+from spaceform.report.readable import readable
 from spaceform.report.records import collect
-from spaceform.report.words import readable
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from spaceform.report import figures, typeset
 from spaceform.report.contents import compute
-from spaceform.report.folder import FIGURES, PAGE, TABLES, replaced_whole
-from spaceform.report.page import render
+from spaceform.report.figures import figure
+from spaceform.report.page.page import render
 from spaceform.report.records import collect
+from spaceform.report.replacing import FIGURES, PAGE, TABLES, replaced_whole
+from spaceform.report.tables import typeset
 
 __all__ = ["Written", "write", "write_report"]
 
@@ -43,8 +44,8 @@ def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -
         out = paths[0] / "report" if len(paths) == 1 else "report"
     out, page = Path(out), render(contents)
     with replaced_whole(out) as part:
-        for figure in contents.figures:
-            figures.save(figure, part / FIGURES)
+        for drawn in contents.figures:
+            figure.save(drawn, part / FIGURES)
         for table in contents.all_tables:
             typeset.save(table, part / TABLES)
         (part / PAGE).write_text(page, "utf-8")

@@ -4,18 +4,20 @@ from dataclasses import dataclass
 from typing import final
 
 from spaceform.heads import HEADS
-from spaceform.report import confusion, decided, found, panels, probabilities, searched, tables
-from spaceform.report.cost import costs
-from spaceform.report.embeddings import embeddings_figure, layouts
-from spaceform.report.extremes import Extremes, extremes, extremes_figure
-from spaceform.report.figures import Figure
-from spaceform.report.images import Pictures, open_pictures
-from spaceform.report.intervals import intervals
+from spaceform.report.figures import confusion, panels, probabilities, searched
+from spaceform.report.figures.embeddings import embeddings_figure, layouts
+from spaceform.report.figures.extremes import Extremes, extremes, extremes_figure
+from spaceform.report.figures.figure import Figure
+from spaceform.report.figures.images import Pictures, open_pictures
+from spaceform.report.figures.intervals import intervals
+from spaceform.report.figures.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.layout import Layout
-from spaceform.report.making import Made, made
-from spaceform.report.neighbours import Neighbours, neighbours_figure, neighbours_of
 from spaceform.report.records import Collection, Group, Record
-from spaceform.report.tables import Table
+from spaceform.report.tables import decided, found
+from spaceform.report.tables import table as tables
+from spaceform.report.tables.cost import costs
+from spaceform.report.tables.making import Made, made
+from spaceform.report.tables.table import Table
 from spaceform.study import summary
 from spaceform.study.folder import Job
 from spaceform.study.judge import Advice, JudgedRun, judge_runs

@@ -12,12 +12,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaceform.report.words import readable
+from spaceform.report.readable import readable
 from spaceform.run import stored
 from spaceform.run.calibration import CALIBRATORS_FILE, read_calibration
 from spaceform.run.held_out import HELD_OUT_FILE, HeldOut
 from spaceform.run.recipe import RecipeError
-from spaceform.study.verdict.outputs import require_whole
+from spaceform.study.verdict.item_outputs import require_whole
 
 OUTPUTS_FILE = "outputs.npz"
 

@@ -14,7 +14,7 @@ from spaceform.geometry import Geometry
 from spaceform.heads import HEADS
 from spaceform.report.looks import display, geometry_of, in_order
 from spaceform.report.outputs import Outputs, damages, read_outputs
-from spaceform.report.words import readable
+from spaceform.report.readable import readable
 from spaceform.run.files import read_json
 from spaceform.run.recipe import PAPER, Recipe, RecipeError, make
 from spaceform.run.stored import read_history, read_metrics

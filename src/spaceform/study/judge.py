@@ -22,7 +22,7 @@ from spaceform.study.summary import Findings
 from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, evidence_from
 from spaceform.study.verdict.goals import GOALS
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 from spaceform.study.verdict.overall import Cost, Recommendation, recommend
 from spaceform.study.verdict.words import Name, against_references, no_choice, overall, sentences
 

@@ -35,7 +35,7 @@ from spaceform.run.quality import quality
 from spaceform.run.recipe import Recipe, RecipeError
 from spaceform.study.folder import Job
 from spaceform.study.processes import Errand
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 
 FOLDER = "references"
 REFERENCE_TITLES = {

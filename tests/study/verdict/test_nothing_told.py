@@ -8,7 +8,7 @@ from spaceform.study.verdict import words
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Relation, Untold, decide
 from spaceform.study.verdict.evidence import evidence_from
 from spaceform.study.verdict.guessing import guessing
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 from spaceform.study.verdict.overall import recommend
 from spaceform.study.verdict.race import Reason, race
 

@@ -4,8 +4,8 @@ import json
 
 from spaceform.study.verdict import decide
 from spaceform.study.verdict.overall import recommend
+from spaceform.study.verdict.plain_values import record
 from spaceform.study.verdict.race import race
-from spaceform.study.verdict.records import record
 from study.verdict.studies import study
 
 

@@ -12,11 +12,11 @@ from spaceform.study.verdict.decide import (
 )
 from spaceform.study.verdict.evidence import Evidence, Missing, Series, evidence_from
 from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, GOALS, RETRIEVAL_GOALS, Goal, Unit
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 from spaceform.study.verdict.overall import Cost, GoalChoice, Recommendation, Why, break_tie, recommend
+from spaceform.study.verdict.plain_values import record
 from spaceform.study.verdict.posterior import VarianceSource
 from spaceform.study.verdict.race import Decision, Question, Reason, race
-from spaceform.study.verdict.records import record
 from spaceform.study.verdict.settle import Settlement
 
 __all__ = [

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spaceform.study.verdict import contributions
 from spaceform.study.verdict.goals import CLASSIFICATION_GOALS, Goal
 from spaceform.study.verdict.guessing import Guessing, guessing
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 
 
 class Missing(Enum):

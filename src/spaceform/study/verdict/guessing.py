@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaceform.study.verdict import contributions
-from spaceform.study.verdict.outputs import ItemOutputs
+from spaceform.study.verdict.item_outputs import ItemOutputs
 
 
 @final

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int64, UInt8
 
 from spaceform.geometry import Geometry
-from spaceform.report.figures import Figure, Panel, picture
-from spaceform.report.images import Encoded, Pictures, encode_exact, enlarged, rows_of_neighbours
+from spaceform.report.figures.figure import Figure, Panel, picture
+from spaceform.report.figures.images import Encoded, Pictures, encode_exact, enlarged, rows_of_neighbours
 from spaceform.report.outputs import Outputs
 from spaceform.report.records import Group, Shown
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from spaceform import metrics
-from spaceform.report.axes import fewer_points, line_style, share, within
-from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.figures.axes import fewer_points, line_style, share, within
+from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.outputs import Outputs
 from spaceform.report.records import Group, Shown

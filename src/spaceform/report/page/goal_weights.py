@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spaceform.report.looks import display
-from spaceform.report.viewer import script_json
+from spaceform.report.page.viewer import script_json
 from spaceform.study.judge import Advice
 from spaceform.study.verdict.decide import GoalVerdict
 from spaceform.study.verdict.words import amount

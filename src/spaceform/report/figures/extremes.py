@@ -6,8 +6,16 @@ from typing import final
 import numpy as np
 from jaxtyping import UInt8
 
-from spaceform.report.figures import Figure, Panel, picture
-from spaceform.report.images import Encoded, Pictures, Thumbnails, encode_color, encode_exact, enlarged, tiled
+from spaceform.report.figures.figure import Figure, Panel, picture
+from spaceform.report.figures.images import (
+    Encoded,
+    Pictures,
+    Thumbnails,
+    encode_color,
+    encode_exact,
+    enlarged,
+    tiled,
+)
 from spaceform.report.looks import look
 from spaceform.report.records import Group, Shown
 

@@ -6,7 +6,7 @@ from typing import Any
 from spaceform.foundation.messages import capital
 from spaceform.report.contents import DataSetPart
 from spaceform.report.looks import display
-from spaceform.report.words import readable
+from spaceform.report.readable import readable
 from spaceform.study.judge import export_command, next_step
 from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Relation, Standing
 from spaceform.study.verdict.goals import Goal

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from spaceform.foundation.messages import capital
 from spaceform.heads.directional import initial_concentration
-from spaceform.report.axes import fewer_points, line_style, logarithmic, share, within
-from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.figures.axes import fewer_points, line_style, logarithmic, share, within
+from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
 from spaceform.report.style import MUTED, SHADES, SURFACE

@@ -13,18 +13,18 @@ from markupsafe import Markup
 
 from spaceform import __version__
 from spaceform.foundation.messages import capital
-from spaceform.report import searched
-from spaceform.report.advice import answer, cards, deployment, headline
 from spaceform.report.contents import Contents, DataSetPart
-from spaceform.report.extremes import Extremes, Grid
-from spaceform.report.figures import Figure, inline, legend
+from spaceform.report.figures import searched
+from spaceform.report.figures.extremes import Extremes, Grid
+from spaceform.report.figures.figure import Figure, inline, legend
+from spaceform.report.figures.neighbours import Neighbours
 from spaceform.report.looks import display, look
-from spaceform.report.neighbours import Neighbours
+from spaceform.report.page.advice import answer, cards, deployment, headline
+from spaceform.report.page.goal_weights import weights
+from spaceform.report.page.viewer import packed
+from spaceform.report.readable import number, readable
 from spaceform.report.style import themes
-from spaceform.report.tables import terms
-from spaceform.report.viewer import packed
-from spaceform.report.weights import weights
-from spaceform.report.words import number, readable
+from spaceform.report.tables.table import terms
 from spaceform.run.environment import environment
 
 
@@ -56,7 +56,7 @@ def render(contents: Contents) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("spaceform.report").joinpath("assets", name).read_text("utf-8")
+    return files("spaceform.report.page").joinpath("assets", name).read_text("utf-8")
 
 
 def _hash(content: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from matplotlib.axes import Axes
 
-from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.layout import Layout, lay_out
 from spaceform.report.looks import display
 from spaceform.report.records import Group

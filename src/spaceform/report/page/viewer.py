@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from spaceform.geometry import Geometry, Hyperboloid, PoincareBall
 from spaceform.report.contents import DataSetPart
-from spaceform.report.images import sheet
+from spaceform.report.figures.images import sheet
 from spaceform.report.layout import Layout
 from spaceform.report.looks import look
 from spaceform.report.records import Shown

@@ -16,7 +16,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.formats import FILE_FORMATS
 from spaceform.foundation.messages import sentence
-from spaceform.report.words import readable
+from spaceform.report.readable import readable
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]
 _LARGEST = 32

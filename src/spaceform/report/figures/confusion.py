@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Int64
 from matplotlib.axes import Axes
 
-from spaceform.report.axes import share
-from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.figures.axes import share
+from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
 from spaceform.report.style import INK, MUTED, SHADES, SURFACE
-from spaceform.report.tables import Cell, Column, Line, Table
+from spaceform.report.tables.table import Cell, Column, Line, Table
 
 _MOST = 12
 """Classes that a matrix has room for."""

@@ -2,7 +2,7 @@
 
 from matplotlib.axes import Axes
 
-from spaceform.report.figures import Draw, Figure, Panel
+from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group
 from spaceform.report.style import INK, LINE, MUTED, SURFACE

@@ -1,0 +1,1 @@
+"""Figures: one file for each kind, and `figure` for what they share."""

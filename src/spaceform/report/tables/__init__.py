@@ -1,0 +1,1 @@
+"""Tables: `table` for those of results, one file for each other, and `typeset` to write them."""
