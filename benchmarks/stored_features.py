@@ -35,8 +35,8 @@ from spaceform.engine import Rows, Training, space
 from spaceform.engine.fit import falling
 from spaceform.engine.rows import inputs_of
 from spaceform.run.environment import environment
+from spaceform.study.optuna_search import to_toml
 from spaceform.study.plan import Conditions, recipes
-from spaceform.study.search import to_toml
 
 CLASSES, FILE = 100, 65_536  # rows of a file
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spaceform.study.processes import Processes
     from spaceform.study.ray import Ray
     from spaceform.verbs.compare import compare, reproduce, search
-    from spaceform.verbs.features import extract_features
+    from spaceform.verbs.extract_features import extract_features
     from spaceform.verbs.outcome import Study
 
 __all__ = [

@@ -39,7 +39,7 @@ from spaceform.engine import (
     search,
 )
 from spaceform.engine.judges import judged
-from spaceform.engine.matrices import blocks, dense_rows, merged, told_apart
+from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import NARROW, space
 from spaceform.heads import HEADS, Head
@@ -309,7 +309,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         check_is_fitted(self, "_model")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():
-            found = [function(_tensor(block).to(self.device)).cpu() for block in blocks(X)]
+            found = [function(_tensor(block).to(self.device)).cpu() for block in row_blocks(X)]
         said: _Array = torch.cat(found).numpy()
         return said
 

@@ -8,7 +8,7 @@ import pytest
 
 import spaceform
 from spaceform.data import DataError, TableFeature, check, load
-from spaceform.data.formats.features import read_inputs
+from spaceform.data.formats.feature_files import read_inputs
 from spaceform.run.export import export
 from spaceform.run.predict import predict
 

@@ -12,7 +12,7 @@ import head_cases
 from head_cases import bound_and_loss, law_scores, slope_of_the_expectation
 from reference import vmf_loss as reference
 from spaceform import special
-from spaceform.heads._kernels.evidence import NORMALIZERS
+from spaceform.heads._kernels.class_terms import NORMALIZERS
 from spaceform.heads.directional import concentration_and_direction
 from spaceform.heads.power_spherical import PowerSphericalHead
 

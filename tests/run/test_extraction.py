@@ -165,7 +165,7 @@ def test_views_are_further_rows_of_the_training_part(photos, weights, tmp_path):
 
 def test_views_never_stand_on_both_sides_of_a_fold(tmp_path):
     """The first feature of a row is the number of its item, and tells on which sides it stands."""
-    from spaceform.run.fit import engine_parts
+    from spaceform.run.feature_run import engine_parts
     from spaceform.run.material import material
     from spaceform.study.plan import Conditions, recipes
 

@@ -13,7 +13,7 @@ import spaceform as sf
 from spaceform import data, metrics
 from spaceform.data.stored_rows import StoredRows
 from spaceform.run import evaluate as measuring
-from spaceform.run.fit import affordable
+from spaceform.run.feature_run import affordable
 from spaceform.run.material import material
 from spaceform.run.quality import Tally, quality, some_classes, some_items
 from spaceform.run.train import train

@@ -16,8 +16,8 @@ from spaceform.run.material import material
 from spaceform.run.model import build_model
 from spaceform.run.recipe import PAPER, QUICK, RecipeError, replace
 from spaceform.run.train import train
+from spaceform.study.optuna_search import to_toml
 from spaceform.study.plan import Conditions, jobs, named_heads, read_recipes, recipes
-from spaceform.study.search import to_toml
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 

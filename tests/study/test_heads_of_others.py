@@ -11,8 +11,8 @@ import spaceform
 from spaceform.geometry import Euclidean, Sphere
 from spaceform.heads import HEADS, Choice, DeterministicHead, Head, LogUniform, ReparametrizedHead, Start
 from spaceform.run.recipe import QUICK, RecipeError, flatten, replace
+from spaceform.study.optuna_space import space
 from spaceform.study.plan import Conditions, has_temperature, jobs, named_heads, recipes, start_of
-from spaceform.study.space import space
 
 
 @final

@@ -8,10 +8,10 @@ import pytest
 from optuna.trial import TrialState
 
 from spaceform.run.recipe import PAPER, QUICK, RecipeError, flatten, load, replace
+from spaceform.study.optuna_search import _open as open_study
+from spaceform.study.optuna_search import search_head, standing, to_toml, trials_of
+from spaceform.study.optuna_space import RATES, space, starting_point
 from spaceform.study.processes import Processes
-from spaceform.study.search import _open as open_study
-from spaceform.study.search import search_head, standing, to_toml, trials_of
-from spaceform.study.space import RATES, space, starting_point
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
@@ -61,7 +61,7 @@ def test_search_continues_and_ends_at_the_best(tmp_path):
     # a process that died in the middle of its only trial
     dead = open_study(RECIPE, tmp_path, "tpe", None)
     trial = dead.ask(space(RECIPE, "tpe"))
-    from spaceform.study.search import _where
+    from spaceform.study.optuna_search import _where
 
     trial.set_user_attr("where", _where(tmp_path))
     trial.set_user_attr("folder", "cosine-0")

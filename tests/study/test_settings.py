@@ -5,17 +5,17 @@ import pytest
 
 import spaceform
 from spaceform.data import load
-from spaceform.run.fit import FeatureRun, candidate_of
+from spaceform.run.feature_run import FeatureRun, candidate_of
 from spaceform.run.material import material
 from spaceform.run.recipe import PAPER, RecipeError, flatten, replace
 from spaceform.run.recipe import load as load_recipe
 from spaceform.run.train import train
 from spaceform.study.feature_search import search_one, trials_of
 from spaceform.study.folder import Job
+from spaceform.study.optuna_search import search_head, to_toml
+from spaceform.study.optuna_space import space, starting_point
 from spaceform.study.plan import Conditions, recipes
-from spaceform.study.search import search_head, to_toml
 from spaceform.study.settings import COMPARED, require_settable
-from spaceform.study.space import space, starting_point
 
 SHORT = {"optim.epochs": 3}
 

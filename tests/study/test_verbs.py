@@ -11,9 +11,9 @@ import spaceform
 from spaceform import data
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import Failure, StudyFolder
+from spaceform.study.optuna_search import SearchError
 from spaceform.study.place import Event, Watcher, accelerator, decoding_processes, perform, unwatched
 from spaceform.study.processes import Processes
-from spaceform.study.search import SearchError
 from spaceform.verbs.source import find
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]

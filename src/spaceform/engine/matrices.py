@@ -19,7 +19,7 @@ _FEW_KINDS, _REPEATED, _MOST_COPIES = 1_000, 3, 50_000
 """
 
 
-def blocks(X: Any) -> Iterator[_Array]:
+def row_blocks(X: Any) -> Iterator[_Array]:
     """Rows of a matrix, dense, so many at a time."""
     for i in range(0, X.shape[0], _BLOCK):
         block = X[i : i + _BLOCK]
@@ -37,7 +37,7 @@ def dense_rows(X: Any) -> _Array:
             f"sparse X of shape {X.shape} would take {needed / 1e9:.1f} GB to fit once it is dense, and "
             f"{free / 1e9:.1f} GB are free; reduce its columns first, e.g. with sklearn's TruncatedSVD(256)"
         )
-    return np.concatenate([*blocks(X)])
+    return np.concatenate([*row_blocks(X)])
 
 
 def _free_memory() -> float:

@@ -11,7 +11,7 @@ from spaceform.distributions.law import AngularLaw
 from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.angle_table import AngleTable
-from spaceform.heads._kernels.evidence import Normalizer
+from spaceform.heads._kernels.class_terms import Normalizer
 from spaceform.heads._kernels.expected_softmax import expected_objective, spread_signs, tangents
 from spaceform.heads._kernels.fixed_draws import FixedDraws
 from spaceform.heads._kernels.softmax import chunk_size

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.distributions.power_spherical import POWER_SPHERICAL
-from spaceform.heads._kernels.evidence import NORMALIZERS
+from spaceform.heads._kernels.class_terms import NORMALIZERS
 from spaceform.heads.declaration import LogUniform, Start, Uniform
 from spaceform.heads.directional import DirectionalHead
 

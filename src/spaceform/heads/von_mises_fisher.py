@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER, VON_MISES_FISHER_BOUNDS
-from spaceform.heads._kernels.evidence import NORMALIZERS
+from spaceform.heads._kernels.class_terms import NORMALIZERS
 from spaceform.heads.declaration import LogUniform, Start, Uniform
 from spaceform.heads.directional import DirectionalHead
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spaceform.report.readable import readable
 from spaceform.run import stored
-from spaceform.run.calibration import CALIBRATORS_FILE, read_calibration
+from spaceform.run.calibrating import CALIBRATORS_FILE, read_calibration
 from spaceform.run.held_out import HELD_OUT_FILE, HeldOut
 from spaceform.run.recipe import RecipeError
 from spaceform.study.verdict.item_outputs import require_whole

@@ -20,17 +20,17 @@ from spaceform.engine.judges import FITTED_TO
 from spaceform.geometry import Sphere
 from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
-from spaceform.metrics.retrieval import Retrieval, expected_retrieval
-from spaceform.metrics.retrieval import retrieval as search
-from spaceform.run import calibration, files, timing
-from spaceform.run.calibration import Calibration
+from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
+from spaceform.run import calibrating as calibration
+from spaceform.run import files, timing
+from spaceform.run.calibrating import Calibration
+from spaceform.run.feature_run import WATCHED, held_out, is_for_features, judge_of
 from spaceform.run.finished import Run
-from spaceform.run.fit import WATCHED, held_out, is_for_features, judge_of
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import Material, material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs
-from spaceform.run.predictor import Predictor, blocks
+from spaceform.run.predictor import Predictor, blocks_of_embeddings
 from spaceform.run.quality import Tally, some_classes, some_items, value_or_none
 from spaceform.run.recipe import RecipeError
 
@@ -203,7 +203,7 @@ def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, 
         if isinstance(parts.dataset.inputs, StoredRows):
             index = index[some_items(len(index), WATCHED)]
         z = _embed(run.model, parts, index, run.device, workers)
-        samples = torch.cat([head.logit_samples(part).cpu() for part in blocks(head, z)], dim=1)
+        samples = torch.cat([head.logit_samples(part).cpu() for part in blocks_of_embeddings(head, z)], dim=1)
         labels, certain = parts.targets[index], head.confidence(z).cpu()
         train = parts.split.train[some_items(len(parts.split.train), FITTED_TO)]
         own = _embed(run.model, parts, train, run.device, workers).cpu()
@@ -218,7 +218,7 @@ def _predictions(
     """Log-probabilities as trained, the confidence, and log-probabilities by every calibrator."""
     plain: list[Tensor] = []
     calibrated: dict[str, list[Tensor]] = {name: [] for name in fitted.fitted}
-    for part in blocks(head, z):
+    for part in blocks_of_embeddings(head, z):
         samples, confidence = head.logit_samples(part), head.confidence(part)
         plain.append(log_mean_softmax(samples).cpu())
         for name, calibrator in fitted.fitted.items():
@@ -234,12 +234,12 @@ def _retrieval(
     began = time.perf_counter()
     z, y = _embed(run.model, parts, index, run.device, workers), parts.dataset.labels[index]
     timing.write(run.path, time.perf_counter() - began, len(z))
-    emitted = search(z, y, head.geometry, k=_RECALLS)
+    emitted = retrieval(z, y, head.geometry, k=_RECALLS)
     ranks = {"direction": _ranks(emitted)}
     ranks["cosine"] = (
         ranks["direction"]
         if isinstance(head.geometry, Sphere)
-        else _ranks(search(z, y, Sphere(), k=_RECALLS))
+        else _ranks(retrieval(z, y, Sphere(), k=_RECALLS))
     )
     if isinstance(head, StochasticHead):
         ranks["sampled"] = _ranks(_own_retrieval(head, z, y, "sampled", k=_RECALLS, seed=seed))
@@ -313,13 +313,13 @@ def _own_retrieval(
 ) -> Retrieval:
     """By the geometry's own similarity, of sampled copies where the head is stochastic and they are asked."""
     if compared == "direction" or not isinstance(head, StochasticHead):
-        return search(z, y, head.geometry, k=k)
+        return retrieval(z, y, head.geometry, k=k)
     return expected_retrieval(_copies(head, z, seed, copies), y, head.geometry, k=k)
 
 
 def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Retrieval:
     """How well vectors find their own class by the cosine, among the items that a classifier's are."""
-    return search(*_some(z, y), Sphere(), k=(1,))
+    return retrieval(*_some(z, y), Sphere(), k=(1,))
 
 
 def kept_items(parts: Material) -> Bool[Tensor, " test"]:

@@ -23,7 +23,7 @@ from spaceform.calibrators import Calibrator
 from spaceform.decisions import Pairs
 from spaceform.nets.pretrained import FrozenNet, frozen_net
 from spaceform.run import stored
-from spaceform.run.calibration import CALIBRATORS_FILE, Calibration, read_calibration
+from spaceform.run.calibrating import CALIBRATORS_FILE, Calibration, read_calibration
 from spaceform.run.frozen import features_of
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import read_preprocessing

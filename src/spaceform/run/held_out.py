@@ -26,7 +26,7 @@ from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.metrics.inputs import as_finite, as_labels, as_probs
 from spaceform.metrics.ranks import checked_share
 from spaceform.run import files
-from spaceform.run.predictor import blocks
+from spaceform.run.predictor import blocks_of_embeddings
 from spaceform.run.recipe import RecipeError
 
 HELD_OUT_FILE = "held_out.npz"
@@ -110,7 +110,7 @@ def as_trained(
     `reach` is that of their features, where the net takes features.
     """
     probabilities, known, start = [], [], 0
-    for part in blocks(head, z):
+    for part in blocks_of_embeddings(head, z):
         samples = head.logit_samples(part)
         probabilities.append(log_mean_softmax(samples).exp())
         own = None if reach is None else reach[start : start + len(part)]

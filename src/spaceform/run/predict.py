@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data.formats import can_predict, read_unlabelled
-from spaceform.data.formats.folder import EXTENSIONS, images_in
+from spaceform.data.formats.image_folder import EXTENSIONS, images_in
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.foundation.messages import spelled
 from spaceform.run import files

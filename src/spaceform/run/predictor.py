@@ -52,12 +52,12 @@ class Predictor(nn.Module):
     ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
         """(probabilities, confidence) of any number of embeddings, block by block."""
         probabilities, confidence = zip(
-            *(self(part, generator) for part in blocks(self.head, z)), strict=True
+            *(self(part, generator) for part in blocks_of_embeddings(self.head, z)), strict=True
         )
         return torch.cat(probabilities), torch.cat(confidence)
 
 
-def blocks(head: Head, z: Float[Tensor, "items dim"]) -> tuple[Float[Tensor, "block dim"], ...]:
+def blocks_of_embeddings(head: Head, z: Float[Tensor, "items dim"]) -> tuple[Float[Tensor, "block dim"], ...]:
     """Parts of the embeddings that fit into memory with all their draws."""
     draws = head.draws if isinstance(head, StochasticHead) else 1
     return z.split(max(1, _NUMBERS // (draws * head.num_classes)))

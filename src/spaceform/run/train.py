@@ -1,6 +1,6 @@
 """train(): one run, from a recipe to a folder.
 
-Features in memory are trained by the engine (`run/fit.py`), nets by the loop on Fabric (`run/loop.py`).
+Features in memory are trained by the engine (`run/feature_run.py`), nets by the loop on Fabric (`run/loop.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from spaceform import data
 from spaceform.run import files, stored
 from spaceform.run.allocator import keep_freed_memory
 from spaceform.run.failures import Diverged, TrainingError
+from spaceform.run.feature_run import DivergedFit, FeatureRun, is_for_features, require_features
 from spaceform.run.finished import Run
-from spaceform.run.fit import DivergedFit, FeatureRun, is_for_features, require_features
-from spaceform.run.interrupts import interruptible
 from spaceform.run.material import Material, material
 from spaceform.run.progress import Listener
 from spaceform.run.recipe import Recipe, RecipeError, flatten
+from spaceform.run.termination import interruptible
 
 
 def train(

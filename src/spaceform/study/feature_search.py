@@ -19,13 +19,13 @@ from spaceform.engine import search as search_candidates
 from spaceform.foundation.messages import counted
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.run import files
-from spaceform.run.fit import affordable, candidates_with, engine_parts, with_candidate
+from spaceform.run.feature_run import affordable, candidates_with, engine_parts, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load
 from spaceform.study.folder import Job
+from spaceform.study.optuna_search import SearchError, to_toml
 from spaceform.study.place import Event
 from spaceform.study.processes import Errand, Processes
-from spaceform.study.search import SearchError, to_toml
 from spaceform.study.settings import of_candidate
 
 _HELD: dict[Held, str] = {"epochs": "optim.epochs", "members": "net.members"}

@@ -18,7 +18,7 @@ from spaceform import data
 from spaceform.engine import space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
 from spaceform.nets import NETS, TimmOptions
-from spaceform.run.fit import candidates_with, with_candidate
+from spaceform.run.feature_run import candidates_with, with_candidate
 from spaceform.run.recipe import (
     AUTHORS,
     PAPER,

@@ -29,7 +29,7 @@ from spaceform.foundation.messages import first_line
 from spaceform.foundation.values import parsed
 from spaceform.run import files
 from spaceform.run.evaluate import found_within_classes, kept_items
-from spaceform.run.fit import affordable, engine_parts
+from spaceform.run.feature_run import affordable, engine_parts
 from spaceform.run.material import Material, load_data, material
 from spaceform.run.quality import quality
 from spaceform.run.recipe import Recipe, RecipeError

@@ -56,9 +56,9 @@ def tried(study: Path) -> list[Tried]:
     """
     folder = study / "search"
     if (folder / "search.db").exists():
-        from spaceform.study import search
+        from spaceform.study import optuna_search
 
-        return _by_optuna(search.trials_of(folder))
+        return _by_optuna(optuna_search.trials_of(folder))
     return _by_engine(feature_search.trials_of(folder)) if folder.is_dir() else []
 
 

@@ -13,7 +13,7 @@ from spaceform.data.dataset import Task
 from spaceform.data.splits import scarce_classes
 from spaceform.engine import SIZE
 from spaceform.foundation.messages import capital
-from spaceform.run.fit import is_for_features
+from spaceform.run.feature_run import is_for_features
 from spaceform.run.recipe import PAPER, QUICK, Recipe, RecipeError, unknown
 from spaceform.study import plan, published
 from spaceform.study.choices import Length, Profile, Sampler
@@ -318,7 +318,7 @@ def _search(
             beside=beside,
             say=say,
         )
-    from spaceform.study.search import search_head
+    from spaceform.study.optuna_search import search_head
 
     best, sentences, fixed = {}, {}, of_candidate(settings)
     for head, recipe in found.items():

@@ -79,19 +79,19 @@ class Study:
     @property
     def trials(self) -> pd.DataFrame:
         """One row for each trial of a search: what was tried, and its validation score."""
-        from spaceform.study import feature_search, search
+        from spaceform.study import feature_search, optuna_search
 
         folder = self._search_folder
-        return (search if (folder / "search.db").exists() else feature_search).trials_of(folder)
+        return (optuna_search if _by_optuna(folder) else feature_search).trials_of(folder)
 
     @property
     def searches(self) -> list[str]:
         """How far the searches are, a sentence for each head."""
-        from spaceform.study import feature_search, search
+        from spaceform.study import feature_search, optuna_search
 
         folder = self._search_folder
         heads = [] if self.jobs or folder == self.folder else list(self.notes.get("heads", ()))
-        return (search if (folder / "search.db").exists() else feature_search).standing(folder, heads)
+        return (optuna_search if _by_optuna(folder) else feature_search).standing(folder, heads)
 
     @property
     def references(self) -> list[KeptReference]:
@@ -186,3 +186,8 @@ def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
         return "<td>–</td>"
     text = measure.text(row.mean, row.sem)
     return f"<td><b>{text}</b></td>" if row.marked else f"<td>{text}</td>"
+
+
+def _by_optuna(search: Path) -> bool:
+    """Whether Optuna wrote this folder of a search; if not, the engine did."""
+    return (search / "search.db").exists()

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from spaceform.data.dataset import DataError, Dataset
 from spaceform.data.formats.arrays import array_inputs
-from spaceform.data.formats.features import load_features, read_inputs
-from spaceform.data.formats.folder import load_folder
+from spaceform.data.formats.feature_files import load_features, read_inputs
+from spaceform.data.formats.image_folder import load_folder
 from spaceform.data.formats.shards import ABOUT
 from spaceform.data.formats.stored_features import has_arrays, load_arrays, load_stored_shards
-from spaceform.data.formats.tables import TABLE_ENDINGS
+from spaceform.data.formats.table_files import TABLE_ENDINGS
 from spaceform.data.table_columns import TableFeature
 from spaceform.foundation.messages import spelled
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.dataset import DataError, Dataset
-from spaceform.data.formats.features import number_classes, official_split, same_groups
+from spaceform.data.formats.feature_files import number_classes, official_split, same_groups
 from spaceform.data.formats.shards import Shards, shards_dataset
 from spaceform.data.guard import STAYS, memory
 from spaceform.data.stored_rows import FeatureFile, StoredRows

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaceform.data.dataset import PARTS, DataError
-from spaceform.data.formats.folder import images_in
-from spaceform.data.formats.tables import TABLE_ENDINGS, read_table
+from spaceform.data.formats.image_folder import images_in
+from spaceform.data.formats.table_files import TABLE_ENDINGS, read_table
 from spaceform.data.guard import require_file
 from spaceform.foundation.messages import counted, spelled
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 
 from spaceform.heads._kernels.class_shard import ClassShard, located
-from spaceform.heads._kernels.evidence import Normalizer
+from spaceform.heads._kernels.class_terms import Normalizer
 from spaceform.special._autograd import first_order
 from spaceform.special._precision import no_autocast
 

@@ -18,7 +18,7 @@ _ROW, _AROUND = 0.27, 0.75
 
 def intervals(group: Group, advice: Advice | None) -> Figure:
     """One panel for each goal that counts and has a value; saved together, shown one at a time."""
-    verdicts = judged(advice)
+    verdicts = weighty_goals(advice)
     heads = {record.label: record.head for record in group.records}
     most = max((len(one.standings) + len(one.references) for one in verdicts), default=1)
     return Figure(
@@ -39,7 +39,7 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
     )
 
 
-def judged(advice: Advice | None) -> list[GoalVerdict]:
+def weighty_goals(advice: Advice | None) -> list[GoalVerdict]:
     """The goals that count and have a choice, the weightiest first."""
     if advice is None:
         return []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.data.formats.table_checks import require_size, require_values
-from spaceform.data.formats.tables import (
+from spaceform.data.formats.table_files import (
     RESERVED,
     TABLE_ENDINGS,
     VIEW,

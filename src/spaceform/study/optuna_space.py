@@ -25,7 +25,7 @@ _AROUND = 30.0
 """TPE looks this far above and below the rate that it starts from, in logarithms."""
 
 
-def space(
+def ranges_of(
     recipe: Recipe, sampler: Sampler, fixed: Collection[str] = ()
 ) -> dict[str, optuna.distributions.BaseDistribution]:
     """What is searched for this head, dotted key to distribution; keys in `fixed` are not."""

@@ -21,9 +21,9 @@ from spaceform.run.files import read_json
 from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
+from spaceform.study.optuna_space import grid_of, ranges_of, starting_point
 from spaceform.study.place import Event, perform
 from spaceform.study.processes import Processes
-from spaceform.study.space import grid_of, space, starting_point
 
 
 class SearchError(RuntimeError):
@@ -85,7 +85,7 @@ def search_head(
     with on.pool(trials, workers) as pool:
         while True:
             while pool.room and _count(study) < trials:
-                begun = _begin(study, recipe, folder, space(recipe, sampler, fixed))
+                begun = _begin(study, recipe, folder, ranges_of(recipe, sampler, fixed))
                 live[begun.job.name] = begun
                 pool.submit(begun.job, begun.folder, partial(perform, measure=False))
             if not live:
