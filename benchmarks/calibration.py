@@ -32,7 +32,7 @@ from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.geometry import Sphere
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
-from spaceform.run.predictor import blocks
+from spaceform.run.predictor import blocks_of_embeddings
 
 _DRAWS = 16
 Fitted = Callable[[np.ndarray], np.ndarray]
@@ -64,7 +64,9 @@ def _trained(name: str, head: str, seed: int, data: Path) -> dict[str, np.ndarra
     with torch.inference_mode():
         for part, own in rows.items():
             z = model.net.body(own.seen_by(model.net.inputs).x)
-            logits = torch.cat([model.head.logit_samples(block) for block in blocks(model.head, z)], 1)
+            logits = torch.cat(
+                [model.head.logit_samples(block) for block in blocks_of_embeddings(model.head, z)], 1
+            )
             said |= {f"L_{part}": logits.numpy(), f"y_{part}": own.y.numpy()}
             said[f"k_{part}"] = model.head.confidence(z).numpy()
     return said

@@ -24,7 +24,7 @@ from spaceform.engine.training import set_draws
 from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.metrics import ood_auroc
 from spaceform.nets.features import reach
-from spaceform.run.predictor import blocks
+from spaceform.run.predictor import blocks_of_embeddings
 
 _DRAWS = 16
 
@@ -85,7 +85,9 @@ def set_row(path: Path, head: str) -> dict[str, Any]:
             z[name], far[name] = model.net.body(seen), reach(seen)
             κ[name] = model.head.confidence(z[name])
             if name != "train":
-                said = [model.head.logit_samples(block) for block in blocks(model.head, z[name])]
+                said = [
+                    model.head.logit_samples(block) for block in blocks_of_embeddings(model.head, z[name])
+                ]
                 logits[name] = torch.cat(said, 1)
     labels_of = {name: rows.y for name, rows in parts.items()}
     labels = labels_of["train"]

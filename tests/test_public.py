@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import spaceform
 
@@ -44,6 +45,14 @@ def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
     loaded = loaded_after("import spaceform as sf\nsf.HEADS, sf.VonMisesFisher, sf.metrics, sf.calibrators")
     assert "spaceform.heads" in loaded
     assert not heavy & loaded
+
+
+def test_every_name_of_the_api_page_is_there():
+    page = (Path(__file__).parent.parent / "docs" / "api.md").read_text("utf-8")
+    named = [line.removeprefix("::: ") for line in page.splitlines() if line.startswith("::: ")]
+    assert len(named) > 30
+    for name in named:
+        assert resolve_name(name) is not None
 
 
 def named_at_the_top(module: Path) -> Iterator[str]:

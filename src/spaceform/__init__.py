@@ -99,7 +99,7 @@ _HOMES = {
     "heads.sharding": ("shard", "unshard"),
     "run": ("Run",),
     "verbs.compare": ("compare", "reproduce", "search"),
-    "verbs.features": ("extract_features",),
+    "verbs.extract_features": ("extract_features",),
     "verbs.outcome": ("Study",),
     "study.processes": ("Processes",),
     "study.ray": ("Ray",),

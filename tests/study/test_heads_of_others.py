@@ -11,7 +11,7 @@ import spaceform
 from spaceform.geometry import Euclidean, Sphere
 from spaceform.heads import HEADS, Choice, DeterministicHead, Head, LogUniform, ReparametrizedHead, Start
 from spaceform.run.recipe import QUICK, RecipeError, flatten, replace
-from spaceform.study.optuna_space import space
+from spaceform.study.optuna_space import ranges_of
 from spaceform.study.plan import Conditions, has_temperature, jobs, named_heads, recipes, start_of
 
 
@@ -101,16 +101,16 @@ def test_plans_on_every_kind_of_data_meet_equal_conditions(tmp_path):
 
 def test_the_space_is_what_the_head_declares():
     recipe = recipes("digits", ["centre"], Conditions())["centre"]
-    found = space(recipe, "tpe")
+    found = ranges_of(recipe, "tpe")
     assert (found["head.beta"].low, found["head.beta"].high, found["head.beta"].log) == (0.1, 10.0, True)
     assert found["head.power"].choices == (2, 1) or found["head.power"].choices == (1, 2)
     assert "optim.temperature_lr" in found
     fixed = replace(recipe, {"head.learn_beta": False})
-    assert "optim.temperature_lr" not in space(fixed, "tpe")
-    assert space(recipe, "grid")["head.beta"].choices == pytest.approx((0.1, 1.0, 10.0))
+    assert "optim.temperature_lr" not in ranges_of(fixed, "tpe")
+    assert ranges_of(recipe, "grid")["head.beta"].choices == pytest.approx((0.1, 1.0, 10.0))
     wide = replace(recipe, {"head.beta": 100.0})
-    assert space(wide, "tpe")["head.beta"].high == 100.0  # where it starts is always inside
-    assert set(space(recipe, "tpe")) <= set(flatten(recipe)) | {"head.beta", "head.power"}
+    assert ranges_of(wide, "tpe")["head.beta"].high == 100.0  # where it starts is always inside
+    assert set(ranges_of(recipe, "tpe")) <= set(flatten(recipe)) | {"head.beta", "head.power"}
 
 
 def test_heads_are_named_in_many_ways():

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 from spaceform.run.recipe import PAPER, QUICK, RecipeError, flatten, load, replace
 from spaceform.study.optuna_search import _open as open_study
 from spaceform.study.optuna_search import search_head, standing, to_toml, trials_of
-from spaceform.study.optuna_space import RATES, space, starting_point
+from spaceform.study.optuna_space import RATES, ranges_of, starting_point
 from spaceform.study.processes import Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
@@ -31,7 +31,7 @@ def test_a_recipe_survives_toml(tmp_path):
 @pytest.mark.parametrize("sampler", ["tpe", "grid"])
 def test_the_space_makes_valid_recipes_and_holds_the_start(head, sampler):
     recipe = QUICK[f"digits/{head}"]
-    distributions = space(recipe, sampler)
+    distributions = ranges_of(recipe, sampler)
     assert {"optim.lr", "optim.momentum", "optim.nesterov", "optim.weight_decay"} <= set(distributions)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(5):
@@ -49,18 +49,18 @@ def test_the_warm_up_of_a_margin_is_searched_within_the_budget():
     key = "head.warmup_epochs"
     quick = replace(QUICK["digits/arcface"], {"budget.epochs": 30, key: 5})
     assert starting_point(quick)[key] == 5
-    assert set(space(quick, "tpe")[key].choices) == {0, 3, 5, 6}
-    assert space(quick, "grid")[key].choices == (0, 20)
-    assert space(replace(quick, {"budget.epochs": 10}), "grid")[key].choices == (0, 1, 2)
-    assert space(PAPER["cifar100/arcface"], "grid")[key].choices == (0, 20, 60, 100)
-    assert key not in space(QUICK["digits/cosine"], "tpe")
+    assert set(ranges_of(quick, "tpe")[key].choices) == {0, 3, 5, 6}
+    assert ranges_of(quick, "grid")[key].choices == (0, 20)
+    assert ranges_of(replace(quick, {"budget.epochs": 10}), "grid")[key].choices == (0, 1, 2)
+    assert ranges_of(PAPER["cifar100/arcface"], "grid")[key].choices == (0, 20, 60, 100)
+    assert key not in ranges_of(QUICK["digits/cosine"], "tpe")
 
 
 def test_search_continues_and_ends_at_the_best(tmp_path):
     said: list[str] = []
     # a process that died in the middle of its only trial
     dead = open_study(RECIPE, tmp_path, "tpe", None)
-    trial = dead.ask(space(RECIPE, "tpe"))
+    trial = dead.ask(ranges_of(RECIPE, "tpe"))
     from spaceform.study.optuna_search import _where
 
     trial.set_user_attr("where", _where(tmp_path))
@@ -94,7 +94,7 @@ def test_hopeless_trials_are_cut_short_and_diverged_ones_count(tmp_path):
     recipe = replace(RECIPE, {"budget.epochs": 2000, "budget.patience": 2000})
     study = open_study(recipe, tmp_path, "tpe", None)
     for _ in range(5):  # trials that were perfect from the first epoch on
-        good = study.ask(space(recipe, "tpe"))
+        good = study.ask(ranges_of(recipe, "tpe"))
         for epoch in range(0, 2000, 200):
             good.report(1.0, epoch)
         study.tell(good, 1.0)

@@ -13,7 +13,7 @@ from spaceform.run.train import train
 from spaceform.study.feature_search import search_one, trials_of
 from spaceform.study.folder import Job
 from spaceform.study.optuna_search import search_head, to_toml
-from spaceform.study.optuna_space import space, starting_point
+from spaceform.study.optuna_space import ranges_of, starting_point
 from spaceform.study.plan import Conditions, recipes
 from spaceform.study.settings import COMPARED, require_settable
 
@@ -222,10 +222,10 @@ def test_train_refuses_what_has_no_effect_on_features(table, tmp_path):
 def test_what_is_set_is_not_searched_by_optuna(sampler):
     recipe = replace(PAPER["mnist/cosine"], {"optim.lr": 0.02, "head.beta": 9.0})
     fixed = ["optim.lr", "head.beta"]
-    assert {"optim.lr", "head.beta"} <= space(recipe, sampler).keys()
-    assert not {"optim.lr", "head.beta"} & space(recipe, sampler, fixed).keys()
-    assert space(recipe, sampler, fixed).keys() == starting_point(recipe, fixed).keys()
-    assert space(recipe, sampler, fixed)
+    assert {"optim.lr", "head.beta"} <= ranges_of(recipe, sampler).keys()
+    assert not {"optim.lr", "head.beta"} & ranges_of(recipe, sampler, fixed).keys()
+    assert ranges_of(recipe, sampler, fixed).keys() == starting_point(recipe, fixed).keys()
+    assert ranges_of(recipe, sampler, fixed)
 
 
 def test_a_search_with_nothing_left_to_vary_is_refused(tmp_path):

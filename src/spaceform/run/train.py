@@ -1,6 +1,7 @@
 """train(): one run, from a recipe to a folder.
 
-Features in memory are trained by the engine (`run/feature_run.py`), nets by the loop on Fabric (`run/loop.py`).
+Features in memory are trained by the engine (`run/feature_run.py`), nets by the loop of episodes
+(`run/loop.py`, on Lightning Fabric).
 """
 
 from collections.abc import Callable, Sequence
