@@ -19,12 +19,14 @@ from spaceform.study.folder import Job, RunStatus, StudyFolder, flat_metrics
 from spaceform.study.references import KeptReference, read_references
 from spaceform.study.sensitivity import Tried, tried, unequal
 from spaceform.study.summary import Findings
+from spaceform.study.verdict.amounts import Name
 from spaceform.study.verdict.decide import Relation, Verdict, decide
 from spaceform.study.verdict.evidence import Evidence, evidence_from
+from spaceform.study.verdict.goal_words import sentences
 from spaceform.study.verdict.goals import GOALS
 from spaceform.study.verdict.item_outputs import ItemOutputs
 from spaceform.study.verdict.overall import Cost, Recommendation, recommend
-from spaceform.study.verdict.words import Name, against_references, no_choice, overall, sentences
+from spaceform.study.verdict.overall_words import against_references, no_choice, overall
 
 
 @final

@@ -14,9 +14,10 @@ from spaceform.study.verdict import (
     VarianceSource,
     decide,
     evidence_from,
+    goal_words,
+    overall_words,
     race,
     recommend,
-    words,
 )
 from spaceform.study.verdict.posterior import posterior
 from study.verdict.studies import ACCURACY, NLL, series, study
@@ -257,9 +258,9 @@ def test_figures_that_chance_alone_gives_choose_no_head():
     recommendation = recommend(evidence, verdict)
     assert "auroc_confidence" in recommendation.left_out
     assert "auroc_confidence" not in recommendation.weights
-    said = words.overall(recommendation, verdict)
+    said = overall_words.overall(recommendation, verdict)
     assert any(one.startswith("AUROC of the norm does not count: the heads have 0.") for one in said)
-    assert words.chosen(verdict.of("auroc_confidence"), None).endswith("on 60 test items.")
+    assert goal_words.chosen(verdict.of("auroc_confidence"), None).endswith("on 60 test items.")
     assert "auroc_confidence" not in [one.column for one in race(evidence).questions]
 
 

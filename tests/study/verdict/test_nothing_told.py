@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spaceform.study.judge import Advice
-from spaceform.study.verdict import words
+from spaceform.study.verdict import goal_words
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Relation, Untold, decide
 from spaceform.study.verdict.evidence import evidence_from
 from spaceform.study.verdict.guessing import guessing
@@ -48,7 +48,7 @@ def test_a_few_items_choose_no_head(items):
     assert f"the test part has only {items} item" in said[0]
     assert "Choose" not in " ".join(said)
     assert advice.verdict.of("accuracy").untold is Untold.FEW_ITEMS
-    assert "test items tell nothing" in words.chosen(advice.verdict.of("accuracy"), None)
+    assert "test items tell nothing" in goal_words.chosen(advice.verdict.of("accuracy"), None)
     assert race(advice.evidence).reason is Reason.NOTHING_TOLD
 
 
@@ -80,7 +80,7 @@ def test_heads_that_learnt_nothing_are_not_recommended(reference):
     assert ("LogisticRegression learnt nothing either." in said[0]) == (reference is not None)
     assert said[1].startswith("Look at the data first")
     assert "Choose" not in " ".join(said)
-    assert "no head is better than guessing" in words.chosen(advice.verdict.of("accuracy"), None)
+    assert "no head is better than guessing" in goal_words.chosen(advice.verdict.of("accuracy"), None)
     assert race(advice.evidence).reason is Reason.NOTHING_TOLD
 
 

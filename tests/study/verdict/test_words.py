@@ -5,7 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spaceform.study.verdict import CLASSIFICATION_GOALS, Evidence, Missing, Series, decide, race_words, words
+from spaceform.study.verdict import (
+    CLASSIFICATION_GOALS,
+    Evidence,
+    Missing,
+    Series,
+    amounts,
+    decide,
+    goal_words,
+    overall_words,
+    race_words,
+)
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
 from study.verdict.studies import ACCURACY, NLL, study
@@ -15,7 +25,7 @@ LARGE = {"seeds": 8, "items": 20_000, "seed_deviation": 0.05}
 
 def said(evidence, costs=None):
     verdict = decide(evidence).goals[0]
-    return words.sentences(verdict, break_tie(verdict, costs))
+    return goal_words.sentences(verdict, break_tie(verdict, costs))
 
 
 def test_a_clear_winner():
@@ -58,7 +68,7 @@ def test_a_head_that_wins_more_often_but_loses_more_is_told_apart_from_the_choic
     chosen, other = (replace(verdict.of(label), best=p) for label, p in (("vmf", 0.49), ("cosine", 0.51)))
     assert verdict.choice == "vmf"
     verdict = replace(verdict, standings=(other, chosen))
-    found = words.sentences(verdict, break_tie(verdict))
+    found = goal_words.sentences(verdict, break_tie(verdict))
     assert found[0].startswith("Choose vmf (90.4 %): on average it is the least behind the best (")
     assert found[0].endswith(" points), though it is the best with a probability of only 49 %.")
     assert found[1] == "Cosine (51 %) is the best more often, but loses more where it is not."
@@ -98,7 +108,7 @@ def test_one_seed_is_told():
 
 def test_labels_have_the_readers_names():
     verdict = decide(study({"cosine": 95.0, "vmf": 90.0})).goals[0]
-    found = words.chosen(verdict, break_tie(verdict), {"cosine": "Cosine", "vmf": "vMF"}.__getitem__)
+    found = goal_words.chosen(verdict, break_tie(verdict), {"cosine": "Cosine", "vmf": "vMF"}.__getitem__)
     assert found.startswith("Choose Cosine")
     assert "vMF" in found
 
@@ -106,7 +116,7 @@ def test_labels_have_the_readers_names():
 def test_the_overall_choice_states_its_weights():
     evidence = study({"cosine": 95.0, "vmf": 90.0})
     verdict = decide(evidence)
-    assert words.overall(recommend(evidence, verdict), verdict) == [
+    assert overall_words.overall(recommend(evidence, verdict), verdict) == [
         "Choose cosine: the best over all goals with a probability of over 99 %.",
         "Weights: accuracy 100 %. Each goal is measured in differences that just matter in it.",
     ]
@@ -117,12 +127,12 @@ def test_the_overall_choice_against_references():
     for reference, words_of_it in ((80.0, "better than"), (95.0, "worse than")):
         evidence = study(heads, references={"LogisticRegression": reference})
         verdict = decide(evidence)
-        said = words.against_references(verdict, recommend(evidence, verdict))
+        said = overall_words.against_references(verdict, recommend(evidence, verdict))
         assert said.startswith(f"Beside what people would use instead, cosine is {words_of_it} LogisticReg")
         assert " (accuracy" in said
     evidence = study(heads)
     verdict = decide(evidence)
-    assert words.against_references(verdict, recommend(evidence, verdict)) == ""
+    assert overall_words.against_references(verdict, recommend(evidence, verdict)) == ""
 
 
 def test_a_goal_that_does_not_count_says_why():
@@ -132,13 +142,13 @@ def test_a_goal_that_does_not_count_says_why():
     series = {**evidence.series, area.column: rows}
     both = Evidence(evidence.labels, (), (*evidence.goals, area), series)
     verdict = decide(both)
-    assert words.overall(recommend(both, verdict), verdict)[-1] == (
+    assert overall_words.overall(recommend(both, verdict), verdict)[-1] == (
         "AUROC of the norm does not count, since no run made a mistake, "
         "and there is nothing to tell right from wrong by."
     )
     series[area.column] = {**rows, "vmf": Series((0, 1), np.full((2, 1), 0.8))}
     verdict = decide(both)
-    assert words.overall(recommend(both, verdict), verdict)[-1] == (
+    assert overall_words.overall(recommend(both, verdict), verdict)[-1] == (
         "AUROC of the norm does not count, since every run of cosine made no mistake."
     )
 
@@ -156,7 +166,7 @@ def test_a_race_says_why_it_stops():
     [(ACCURACY, 0.234, "0.2 points"), (ACCURACY, 0.01, "less than 0.1 points"), (NLL, 0.0123, "0.012 NLL")],
 )
 def test_amounts(goal, x, text):
-    assert words.amount(goal, x) == text
+    assert amounts.amount(goal, x) == text
 
 
 def test_a_race_that_goes_on_names_the_heads():
@@ -168,4 +178,4 @@ def test_a_race_that_goes_on_names_the_heads():
 
 
 def test_probabilities_are_never_certain():
-    assert [words.probability(p) for p in (0.0, 0.5, 1.0)] == ["under 1 %", "50 %", "over 99 %"]
+    assert [amounts.probability(p) for p in (0.0, 0.5, 1.0)] == ["under 1 %", "50 %", "over 99 %"]

@@ -7,8 +7,8 @@ from spaceform.report.looks import display, look
 from spaceform.report.records import Group
 from spaceform.report.style import INK, LINE, MUTED, SURFACE
 from spaceform.study.judge import Advice
+from spaceform.study.verdict.amounts import amount, value
 from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Standing
-from spaceform.study.verdict.words import amount, value
 
 _FARTHEST = 25.0
 """Regions from the best that the axis shows; what lies farther stands at its edge as an arrow."""

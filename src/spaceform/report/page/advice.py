@@ -8,9 +8,9 @@ from spaceform.report.contents import DataSetPart
 from spaceform.report.looks import display
 from spaceform.report.readable import readable
 from spaceform.study.judge import export_command, next_step
+from spaceform.study.verdict.amounts import amount, probability, value
 from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Relation, Standing
 from spaceform.study.verdict.goals import Goal
-from spaceform.study.verdict.words import amount, probability, value
 
 
 def headline(parts: Sequence[DataSetPart]) -> str:

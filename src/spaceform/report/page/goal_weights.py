@@ -10,8 +10,8 @@ from typing import Any
 from spaceform.report.looks import display
 from spaceform.report.page.viewer import script_json
 from spaceform.study.judge import Advice
+from spaceform.study.verdict.amounts import amount
 from spaceform.study.verdict.decide import GoalVerdict
-from spaceform.study.verdict.words import amount
 
 
 def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from spaceform.foundation.messages import capital, listed
+from spaceform.study.verdict.amounts import Name, amount
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
-from spaceform.study.verdict.words import Name, amount
 
 
 def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:

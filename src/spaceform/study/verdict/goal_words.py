@@ -1,8 +1,9 @@
-"""Verdicts in sentences: the one place where findings become prose."""
+"""What is found for one goal, in sentences. With `overall_words` and `race_words` the one place for prose."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from spaceform.foundation.messages import capital, counted, listed
+from spaceform.foundation.messages import capital, listed
+from spaceform.study.verdict.amounts import Name, amount, of_the_time, probability, span, value
 from spaceform.study.verdict.decide import (
     FEWEST_ITEMS,
     Gap,
@@ -10,19 +11,13 @@ from spaceform.study.verdict.decide import (
     Relation,
     Standing,
     Untold,
-    Verdict,
 )
 from spaceform.study.verdict.evidence import Missing
-from spaceform.study.verdict.goals import Goal
-from spaceform.study.verdict.guessing import Guessing
-from spaceform.study.verdict.overall import GoalChoice, Recommendation, Why
+from spaceform.study.verdict.overall import GoalChoice, Why
 from spaceform.study.verdict.posterior import VarianceSource
 
-Name = Callable[[str], str]
-
 _WORTH_NAMING = 0.05
-_LIKELY = 0.5
-_FEW = 50  # test items: with fewer, one of them is more than two points
+LIKELY = 0.5
 
 
 def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
@@ -32,7 +27,7 @@ def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str)
     """
     said = [chosen(verdict, choice, name)]
     said += [one for one in (rivals(verdict, name), settling(verdict, name)) if one]
-    said += [reference(verdict, name)] if verdict.references and verdict.choice else []
+    said += [beside_reference(verdict, name)] if verdict.references and verdict.choice else []
     return said + limits(verdict, name)
 
 
@@ -56,7 +51,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
         if one.within > goal.region:
             near = f"practically as good as {name(choice.first)}"
         gain = (
-            f"and {_time(choice.time)}"
+            f"and {of_the_time(choice.time)}"
             if choice.why is Why.CHEAPER and choice.time is not None
             else f"and simpler than {name(choice.first)} at the same cost"
         )
@@ -67,7 +62,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
         return f"{head} ({value(goal, one.mean)}); {others} {verb} practically as good."
     if choice.why is Why.CLEAR:
         return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
-    if one.best < _LIKELY:
+    if one.best < LIKELY:
         return (
             f"{head} ({value(goal, one.mean)}): on average it is the least behind the best "
             f"({amount(goal, one.regret)}), though it is the best with a probability of only "
@@ -133,7 +128,7 @@ def settling(verdict: GoalVerdict, name: Name = str) -> str:
     return f"To tell {pair} would take about {found.seeds_to_tell} seeds of each; little is lost by either."
 
 
-def reference(verdict: GoalVerdict, name: Name = str) -> str:
+def beside_reference(verdict: GoalVerdict, name: Name = str) -> str:
     """The choice against the best of the references."""
     best, goal = verdict.reference, verdict.goal
     assert best is not None
@@ -142,12 +137,12 @@ def reference(verdict: GoalVerdict, name: Name = str) -> str:
     if lead.sure and lead.mean > 0:
         return (
             f"{name(verdict.choice)} is {amount(goal, lead.mean)} better than {label} "
-            f"(95 %: {_span(goal, lead.low, lead.high)})."
+            f"(95 %: {span(goal, lead.low, lead.high)})."
         )
     if best.any_better:
         return f"Some head is better than {label}, though {name(verdict.choice)} is not surely so."
     side = "ahead" if lead.mean > 0 else "behind"
-    sure = ", surely" if lead.sure else f" (95 %: {_span(goal, lead.low, lead.high)})"
+    sure = ", surely" if lead.sure else f" (95 %: {span(goal, lead.low, lead.high)})"
     return (
         f"No head is shown to be better than {label} here: "
         f"{name(verdict.choice)} is {amount(goal, abs(lead.mean))} {side}{sure}."
@@ -177,98 +172,7 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
     return said
 
 
-def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[str]:
-    """The recommendation and its weights."""
-    one = found.verdict.of(found.choice.label)
-    titles = {each.goal.column: each.goal.title for each in verdict.goals}
-    first = f"Choose {name(found.choice.label)}"
-    if found.choice.why in (Why.CHEAPER, Why.SIMPLER):
-        gain = (
-            _time(found.choice.time)
-            if found.choice.why is Why.CHEAPER and found.choice.time is not None
-            else "simpler at the same cost"
-        )
-        first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
-    elif found.choice.why is Why.ONLY:
-        first += ": it is the only head."
-    elif one.best < _LIKELY:
-        first += (
-            " for now: on average it is the least behind the best, but it is the best over all goals with a "
-            f"probability of only {probability(one.best)}."
-        )
-    else:
-        first += f": the best over all goals with a probability of {probability(one.best)}."
-    weights = ", ".join(
-        f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
-    )
-    also = rivals(found.verdict, name)
-    said = [first, *([also] if also else [])]
-    said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
-    said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
-    said += [_left_out(verdict.of(column), name) for column in found.left_out]
-    return said
-
-
-def no_choice(verdict: Verdict, name: Name = str) -> list[str]:
-    """Why no head is recommended, where the test items are to blame; empty where something else is."""
-    why = {one.untold for one in verdict.goals}
-    if Untold.FEW_ITEMS in why:
-        return [
-            f"No head can be recommended: the test part has only {counted(verdict.items, 'item')}, and with "
-            f"fewer than {FEWEST_ITEMS} no difference between heads can be told from chance.",
-            "Add data, or mark more of it as 'test': some hundred items tell differences of a few points.",
-        ]
-    if Untold.NOTHING_LEARNT in why and verdict.guessing is not None:
-        return _nothing_learnt(verdict, verdict.guessing, name)
-    return []
-
-
-def _nothing_learnt(verdict: Verdict, guessing: Guessing, name: Name) -> list[str]:
-    found = {one.goal.column: one for one in verdict.goals}
-    said = (
-        "No head can be recommended: none is shown to have learnt anything here. To guess the most frequent "
-        f"class is right for {100 * guessing.accuracy:.1f} % of {counted(verdict.items, 'test item')}"
-    )
-    if "accuracy" in found:
-        means = [one.mean for one in found["accuracy"].standings]
-        low, high = (value(found["accuracy"].goal, x) for x in (min(means), max(means)))
-        span = low if low == high else f"{low} to {high}"
-        said += f"; the {'head is' if len(means) == 1 else 'heads are'} right for {span}"
-    beside = [label for label in verdict.references if label in guessing.learnt]
-    if beside:
-        return [
-            f"{said}.",
-            f"{listed([name(label) for label in beside])} did better than guessing: use that.",
-        ]
-    others = [name(label) for label in verdict.references if label in guessing.judged]
-    either = f" {listed(others)} learnt nothing either." if others else ""
-    return [
-        f"{said}.{either}",
-        "Look at the data first: do the features say anything about the labels, and are the labels in the "
-        "right rows? If so, more data may help.",
-    ]
-
-
-def _beside_guessing(verdict: Verdict) -> str:
-    """Where probabilities are better than guessing, but no head is more often right."""
-    guessing = verdict.guessing
-    if guessing is None or set(guessing.right) & set(verdict.labels):
-        return ""
-    return (
-        "No head is shown to be right more often than to guess the most frequent class "
-        f"({100 * guessing.accuracy:.1f} %); only the probabilities are better."
-    )
-
-
-def _few(verdict: Verdict) -> str:
-    """How coarse values are, where the test part is small."""
-    if not 0 < verdict.items < _FEW:
-        return ""
-    share = f"{100 / verdict.items:.1f} points"
-    return f"The test part has only {verdict.items} items: one of them is {share} of accuracy."
-
-
-def _left_out(verdict: GoalVerdict, name: Name) -> str:
+def left_out(verdict: GoalVerdict, name: Name) -> str:
     """Why a goal does not count in the overall recommendation."""
     title, whole = capital(verdict.goal.title), [gap for gap in verdict.gaps if gap.runs == gap.of]
     if verdict.chance is not None:
@@ -290,65 +194,21 @@ def _by_chance(verdict: GoalVerdict) -> str:
     return f"{seen}, and chance alone gives up to {level} on {verdict.items:,} test items"
 
 
-def against_references(verdict: Verdict, found: Recommendation, name: Name = str) -> str:
-    """The recommended head against the best reference of each goal; empty where there is no reference."""
-    head = found.choice.label
-    beside = [
-        (one.goal, name(best.label), one.pairs[head, best.label])
-        for one in verdict.goals
-        if one.goal.column in found.weights and (best := one.reference) is not None
-    ]
-    ahead = [(goal, label) for goal, label, lead in beside if lead.sure and lead.mean > 0]
-    behind = [(goal, label, lead) for goal, label, lead in beside if lead.sure and lead.mean < 0]
-    level = [(goal, label) for goal, label, lead in beside if not lead.sure]
-    said = []
-    if behind:
-        parts = [f"{label} ({goal.title}, by {amount(goal, -lead.mean)})" for goal, label, lead in behind]
-        said.append(f"worse than {listed(parts)}")
-    if level:
-        said.append(f"not shown to be better than {_beside(level)}")
-    if ahead:
-        said.append(f"better than {_beside(ahead)}")
-    return f"Beside what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
-
-
-def _beside(found: Sequence[tuple[Goal, str]]) -> str:
-    """`LogisticRegression (accuracy, NLL) and the features as they are (mAP@R)`."""
-    by_label: dict[str, list[str]] = {}
-    for goal, label in found:
-        by_label.setdefault(label, []).append(goal.title)
-    return listed([f"{label} ({', '.join(titles)})" for label, titles in by_label.items()])
-
-
-def value(goal: Goal, x: float) -> str:
-    """`97.3 %`, or `0.312`."""
-    return f"{x:.{goal.unit.digits}f} {goal.unit.sign}".rstrip()
-
-
-def amount(goal: Goal, x: float) -> str:
-    """A difference: `0.2 points`, `0.012 NLL`; what rounds to nothing says so."""
-    digits = goal.unit.digits
-    smallest = 10.0**-digits
-    size = f"less than {smallest:.{digits}f}" if 0 <= x < smallest / 2 else f"{x:.{digits}f}"
-    return f"{size} {goal.unit.name}".rstrip()
-
-
-def probability(p: float) -> str:
-    """`87 %`, never 0 or 100."""
-    return "over 99 %" if p > 0.995 else "under 1 %" if p < 0.005 else f"{100 * p:.0f} %"
-
-
 _WHY_NONE = {
     Missing.NO_MISTAKES: "no run made a mistake, and there is nothing to tell right from wrong by",
     Missing.ALL_WRONG: "every run got every item wrong",
     Missing.NOTHING_RELEVANT: "no item has another of its class to find",
     Missing.NOT_MEASURED: "no run has this value",
 }
+
+
 _WHY_UNTOLD = {
     Untold.CHANCE: "chance alone gives such values",
     Untold.FEW_ITEMS: f"fewer than {FEWEST_ITEMS} test items tell nothing",
     Untold.NOTHING_LEARNT: "no head is better than guessing",
 }
+
+
 _WHY_SOME = {
     Missing.NO_MISTAKES: "made no mistake",
     Missing.ALL_WRONG: "got every item wrong",
@@ -368,25 +228,8 @@ def _next(verdict: GoalVerdict, name: Name) -> str:
     goal, gap = verdict.goal, nearest.behind
     return (
         f"all other heads are worse; the next, {name(nearest.label)}, by {amount(goal, gap.mean)} "
-        f"(95 %: {_span(goal, gap.low, gap.high)})"
+        f"(95 %: {span(goal, gap.low, gap.high)})"
     )
-
-
-def _span(goal: Goal, low: float, high: float) -> str:
-    digits = goal.unit.digits
-    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−")
-
-
-def _time(ratio: float | None) -> str:
-    assert ratio is not None
-    for share, words in (
-        (0.5, "half the time"),
-        (1 / 3, "a third of the time"),
-        (0.25, "a quarter of the time"),
-    ):
-        if abs(ratio / share - 1) <= 0.12:
-            return words
-    return f"{100 * ratio:.0f} % of the time"
 
 
 def _likely(some: Sequence[Standing], name: Name) -> str:
