@@ -79,6 +79,11 @@ def cluster():
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # the workers need nothing but this project; shape checks of the tests stay here
         patch.setenv("OMP_NUM_THREADS", "1")
+        # Ray's own 15 starves its workers where anything else runs
+        patch.setenv("RAY_worker_niceness", "0")
+        # five questions in a row that nobody answers are a dead node, as ever, but in 2 s and not 20
+        patch.setenv("RAY_health_check_initial_delay_ms", "0")
+        patch.setenv("RAY_health_check_period_ms", "400")
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         yield made
         ray.shutdown()
