@@ -63,6 +63,7 @@ def data_cache(
 
     Example: spaceform data cache --clear
     """
+    from spaceform.cli.endings import cached
     from spaceform.data import cache
     from spaceform.foundation.messages import counted
 
@@ -70,11 +71,7 @@ def data_cache(
         count, size = cache.clear(entry)
         typer.echo(f"removed {counted(count, 'entry', 'entries')}, {size / 2**20:.1f} MiB: {cache.folder()}")
         return
-    found = [one for one in cache.entries() if entry is None or one.about.plan.startswith(entry)]
+    found = list(cache.entries(entry))
     for one in found:
-        about = one.about
-        rows = f"{about.rows:,} rows" if about.rows is not None else "unfinished"
-        typer.echo(
-            f"{about.plan[:12]}  {about.name:20} {about.net:24} {rows:>12} {one.size / 2**20:8.1f} MiB"
-        )
+        typer.echo(cached(one))
     typer.echo(f"{counted(len(found), 'entry', 'entries')} in {cache.folder()}")

@@ -7,7 +7,6 @@ import typer
 
 from spaceform.cli import verbosity
 from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
-from spaceform.foundation.messages import counted
 
 if TYPE_CHECKING:
     from spaceform.run.progress import Pace
@@ -53,7 +52,7 @@ def features(
     Example: spaceform features photos/ -o photos.npz
     """
     import spaceform
-    from spaceform.run.progress import duration
+    from spaceform.cli.endings import extracted
 
     with PaceLine() as line:
         found = spaceform.extract_features(
@@ -70,14 +69,9 @@ def features(
             on=cluster(on, address, cpus, gpus),
             listener=line,
         )
-    broken = len(found.about.broken)
     for name in found.about.broken[:10]:
         typer.echo(f"left out: {name}", err=True)
-    more = f"; {counted(broken, 'broken item')} left out" if broken else ""
-    typer.echo(
-        f"{found.path}: {counted(found.rows, 'row')} of {found.dim} features by {found.about.net} "
-        f"({found.origin}), in {duration(found.seconds)}{more}"
-    )
+    typer.echo(extracted(found))
 
 
 @final

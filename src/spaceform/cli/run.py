@@ -75,11 +75,12 @@ def train(
 
     Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
     """
-    from spaceform.run.progress import ProgressPrinter, duration
+    from spaceform.cli.endings import trained
+    from spaceform.run.progress import ProgressPrinter
     from spaceform.run.recipe import load
     from spaceform.run.train import train as run_training
 
-    finished = (out / "result.json").exists()
+    again = (out / "result.json").exists()
     with ProgressPrinter(verbosity.progress_file(), every=verbosity.seconds_between(5.0)) as printer:
         run = run_training(
             load(recipe, settings or ()),
@@ -92,14 +93,9 @@ def train(
             log=log or (),
             listener=printer,
         )
-    result = run.result
-    typer.echo(
-        f"{out}: {'already finished' if finished else 'finished'} after {counted(result['epochs'], 'epoch')} "
-        f"({duration(result['seconds'])}); "
-        f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
-    )
-    if "note" in result:
-        print(f"note: {result['note']}", file=sys.stderr, flush=True)
+    typer.echo(trained(out, run.result, again))
+    if "note" in run.result:
+        print(f"note: {run.result['note']}", file=sys.stderr, flush=True)
 
 
 def evaluate(
@@ -143,6 +139,7 @@ def predict(
 
     Example: spaceform predict runs/vmf-1 photos/ --reject 0.9 --top 3 -o predictions.csv
     """
+    from spaceform.cli.endings import predicted
     from spaceform.run.finished import Run
     from spaceform.run.predict import PredictionPlan, check_rejection, write_table
 
@@ -152,10 +149,7 @@ def predict(
     with _predicted(Run.load(run), sources, out, plan, cluster(on, address, cpus, gpus)) as found:
         table = found.table(top=top, reject=reject)
         write_table(table, out)
-    kept = "" if reject is None else f"; {int(table['reject'].sum()):,} of them for a human"
-    foreign = "" if found.unknown is None else f"; {int(found.unknown.sum()):,} unknown"
-    sizes = "" if found.sets is None else f"; {found.sets.sum(1).double().mean():.3g} classes in a set"
-    typer.echo(f"{out}: {counted(len(table), 'item')}{kept}{foreign}{sizes}")
+    typer.echo(predicted(out, found, table))
 
 
 def embed(
@@ -238,30 +232,12 @@ def export(
     Example: spaceform export runs/vmf-1 model.onnx
     """
     from spaceform.run.export import export as write
-    from spaceform.run.export import input_shape
+    from spaceform.run.export import interface
     from spaceform.run.finished import Run
 
-    loaded = Run.load(run)
-    write(
-        loaded,
-        out,
-        calibrator=None if calibrator == "none" else calibrator,
-        draws=draws,
-        coverage=coverage,
-        unknown=unknown,
-    )
-    if calibrator == "auto":
-        calibrator = loaded.best_calibrator or "none"
-    one = input_shape(loaded)
-    shape = ", ".join(map(str, ("batch", *one)))
-    scale = " of 0 to 1" if len(one) == 3 else ""
-    more = "".join(
-        f", {name}" for name, asked in (("set", coverage), ("unknown", unknown)) if asked is not None
-    )
-    typer.echo(
-        f"{out}: inputs ({shape}){scale}; probabilities, confidence, embedding{more}; "
-        f"calibrator: {calibrator}"
-    )
+    loaded, chosen = Run.load(run), None if calibrator == "none" else calibrator
+    write(loaded, out, calibrator=chosen, draws=draws, coverage=coverage, unknown=unknown)
+    typer.echo(f"{out}: {interface(loaded, chosen, coverage=coverage, unknown=unknown)}")
 
 
 @contextmanager

@@ -164,7 +164,6 @@ def reproduce(
     Example: spaceform reproduce mnist
     """
     import spaceform
-    from spaceform.cli.terminal import print_beside
     from spaceform.verbs.compare import paper_data
 
     place, changes, failed = _place(on, processes, address, cpus, gpus), _changes(settings), 0
@@ -183,9 +182,7 @@ def reproduce(
             watch=_board,
             say=_tell,
         )
-        typer.echo(f"\n{name}")
-        told = [study.notes["shortened"], study.notes["data_note"], _changed(settings)]
-        print_beside(study.beside_paper, " ".join(filter(None, told)))
+        _beside_paper(name, study, settings)
         failed += _show(study)
     folders = [out / name for name in chosen]
     _close(folders, folders[0] if len(folders) == 1 else out, failed)
@@ -307,8 +304,13 @@ def _changes(settings: list[str] | None) -> dict[str, Any]:
     return dict(map(parse_setting, settings or ()))
 
 
-def _changed(settings: list[str] | None) -> str:
-    return f"Changed: {', '.join(settings)}." if settings else ""
+def _beside_paper(name: str, study: "Study", settings: list[str] | None) -> None:
+    from spaceform.cli.terminal import print_beside
+
+    changed = f"Changed: {', '.join(settings)}." if settings else ""
+    told = [study.notes["shortened"], study.notes["data_note"], changed]
+    typer.echo(f"\n{name}")
+    print_beside(study.beside_paper, " ".join(filter(None, told)))
 
 
 def _board(statuses: "Sequence[RunStatus]") -> "Board":

@@ -23,8 +23,11 @@ def place(plan: str) -> Path:
     return folder() / plan
 
 
-def entries() -> Iterator[Shards]:
-    """What is in the cache, finished or not; folders that are not ours are passed over."""
+def entries(plan: str | None = None) -> Iterator[Shards]:
+    """What is in the cache, finished or not; folders that are not ours are passed over.
+
+    A plan may be given by the start of its name.
+    """
     if not folder().is_dir():
         return
     for path in sorted(folder().iterdir()):
@@ -34,7 +37,7 @@ def entries() -> Iterator[Shards]:
             shards = Shards.open(path)
         except DataError:
             continue
-        if shards.about.plan == path.name:
+        if shards.about.plan == path.name and path.name.startswith(plan or ""):
             yield shards
 
 
@@ -44,7 +47,7 @@ def clear(plan: str | None = None) -> tuple[int, int]:
     Only files that this program wrote are removed. A plan may be given by the start of its name.
     """
     count = size = 0
-    found = [shards for shards in entries() if plan is None or shards.about.plan.startswith(plan)]
+    found = list(entries(plan))
     if plan is not None and len(found) != 1:
         known = ", ".join(shards.about.plan[:12] for shards in entries()) or "it is empty"
         wrong = "fits none" if not found else f"fits {len(found)}"

@@ -118,6 +118,19 @@ def input_shape(run: Run) -> tuple[int, ...]:
     return run.input_shape if run.frozen is None else (3, run.frozen.sight.size, run.frozen.sight.size)
 
 
+def interface(
+    run: Run, calibrator: str | None = "auto", *, coverage: float | None = None, unknown: float | None = None
+) -> str:
+    """The inputs and outputs of the graph that `export` writes, and its calibrator, in one line."""
+    one = input_shape(run)
+    scale = " of 0 to 1" if len(one) == 3 else ""
+    more = {"set": coverage, "unknown": unknown}
+    outputs = ["probabilities", "confidence", "embedding", *(name for name in more if more[name] is not None)]
+    chosen = run.best_calibrator if calibrator == "auto" else calibrator
+    shape = ", ".join(map(str, ("batch", *one)))
+    return f"inputs ({shape}){scale}; {', '.join(outputs)}; calibrator: {chosen or 'none'}"
+
+
 def showing(run: Run) -> dict[str, Any] | None:
     """How a photo becomes an input of the graph, in words of Pillow; None for what is no photo.
 
