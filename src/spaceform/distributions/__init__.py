@@ -4,12 +4,10 @@ from spaceform.distributions.divergences import kl_divergence
 from spaceform.distributions.power_spherical import (
     PowerSpherical,
     power_spherical_angle,
-    sample_power_spherical,
 )
 from spaceform.distributions.uniform import HypersphericalUniform
 from spaceform.distributions.von_mises_fisher import (
     VonMisesFisher,
-    sample_von_mises_fisher,
     von_mises_fisher_angle,
 )
 
@@ -19,7 +17,5 @@ __all__ = [
     "VonMisesFisher",
     "kl_divergence",
     "power_spherical_angle",
-    "sample_power_spherical",
-    "sample_von_mises_fisher",
     "von_mises_fisher_angle",
 ]

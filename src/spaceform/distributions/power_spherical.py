@@ -18,7 +18,7 @@ from spaceform.distributions._inversion import (
 from spaceform.distributions._sphere import versine
 from spaceform.distributions._symmetric import SymmetricDistribution
 from spaceform.distributions.law import AngularLaw, Peak
-from spaceform.distributions.uniform import Shape, check_value
+from spaceform.distributions.uniform import check_value
 
 
 def _log_to_x(log_cosh: Tensor) -> Tensor:
@@ -161,20 +161,6 @@ POWER_SPHERICAL = AngularLaw(
     peak=_peak,
     concentration=_concentration,
 )
-
-
-def sample_power_spherical(
-    loc: Float[Tensor, "*#batch dim"],
-    concentration: Float[Tensor, "*#batch"] | float | int,
-    sample_shape: Shape = (),
-    *,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "*draws dim"]:
-    """Draws of shape sample_shape + batch + (dim,), differentiable in `loc` and `concentration`.
-
-    `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
-    """
-    return POWER_SPHERICAL.sample(loc, concentration, sample_shape, generator=generator)
 
 
 @final

@@ -22,7 +22,7 @@ from spaceform.distributions._peak import LogPeak, Shortfall
 from spaceform.distributions._sphere import versine
 from spaceform.distributions._symmetric import SymmetricDistribution
 from spaceform.distributions.law import AngularLaw, Peak
-from spaceform.distributions.uniform import Shape, check_value
+from spaceform.distributions.uniform import check_value
 from spaceform.special import (
     concentration_from_mean_resultant_length,
     divergence_from_uniform,
@@ -142,20 +142,6 @@ VON_MISES_FISHER_BOUNDS = replace(
     VON_MISES_FISHER, mean_length=_bound_of_mean_length, divergence=_bound_of_divergence
 )
 """The law with A and log C by the paper's bounds (eq. 9 to 12)."""
-
-
-def sample_von_mises_fisher(
-    loc: Float[Tensor, "*#batch dim"],
-    concentration: Float[Tensor, "*#batch"] | float | int,
-    sample_shape: Shape = (),
-    *,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "*draws dim"]:
-    """Draws of shape sample_shape + batch + (dim,), differentiable in `loc` and `concentration`.
-
-    `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
-    """
-    return VON_MISES_FISHER.sample(loc, concentration, sample_shape, generator=generator)
 
 
 @final
