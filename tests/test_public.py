@@ -70,3 +70,24 @@ def test_no_two_things_share_a_name():
     modules = Path(spaceform.__file__).parent.rglob("*.py")
     count = Counter(name for one in modules for name in named_at_the_top(one) if not name.startswith("_"))
     assert {name for name, times in count.items() if times > 1} == set()
+
+
+SAME_SUBJECT = {
+    "base": "the base class of a room",
+    "features": "the net for features, and the commands of features",
+    "hyperbolic": "the geometry and its head",
+    "on_ray": "work by the actors of a cluster, and the options that ask for it",
+    "pairs": "the models of pairs, and the one that a run fitted",
+    "power_spherical": "the law and its head",
+    "references": "what people use instead of a head, and what a study keeps of it",
+    "sets": "sets of classes, and how they are measured",
+    "von_mises_fisher": "the law and its head",
+    "warm_up": "whether a margin waits too long, and what a comparison does about it",
+}
+"""Names of files that two rooms have, about one and the same thing."""
+
+
+def test_no_two_files_share_a_name_unless_they_are_about_one_thing():
+    modules = Path(spaceform.__file__).parent.rglob("[a-z]*.py")
+    count = Counter(one.stem for one in modules)
+    assert {name for name, times in count.items() if times > 1} == set(SAME_SUBJECT)

@@ -89,7 +89,7 @@ def test_inside_the_import_of_multiprocessing_too(tmp_path, number):
 
 def slow_to_clean_up(patience: int) -> str:
     """Code that says so where its clean-up was waited for."""
-    from_now = f"import spaceform.cli.interrupts as i; i._PATIENCE = {patience}"
+    from_now = f"import spaceform.cli.interrupts as i; i._SECONDS_TO_STOP = {patience}"
     slow = 'try: time.sleep(60)\\nfinally: time.sleep(60); print("waited", file=sys.stderr)'
     return WAIT.format(f"{from_now}; exec('{slow}')")
 

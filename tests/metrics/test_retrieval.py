@@ -89,7 +89,7 @@ def test_results_do_not_depend_on_the_block_size(geometry, monkeypatch):
     ):
         monkeypatch.setattr(module, "_BLOCK", block)
         monkeypatch.setattr(module, "_TILE", tile)
-        monkeypatch.setattr(module, "_KEPT", kept)
+        monkeypatch.setattr(module, "_WAITING_BYTES", kept)
         parts = retrieval(z, y, geometry)
         assert parts.recall == whole.recall
         for name in ("average_precision", "precision", "first_rank"):

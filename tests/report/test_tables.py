@@ -10,7 +10,7 @@ import pytest
 
 from spaceform.report.contents import compute
 from spaceform.report.records import collect
-from spaceform.report.tables.table import (
+from spaceform.report.tables.results import (
     MISSING,
     Cell,
     Column,

@@ -115,7 +115,7 @@ def test_retrieval_from_the_disk_is_that_from_memory(tmp_path, monkeypatch):
 def test_figures_are_of_all_items_where_few_are_kept_whole(folder, tmp_path, monkeypatch):
     run = train(recipe_of(folder), tmp_path / "run")
     whole = measuring.evaluate(run)
-    monkeypatch.setattr(measuring, "_KEPT", 500)
+    monkeypatch.setattr(measuring, "_MOST_KEPT", 500)
     some = measuring.evaluate(run)
     assert some["outputs"] == 500
     same = {"items", "accuracy", "nll", "brier", "calibration_error_l2", "auroc_confidence"}

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 STOPPED = "stopped; the same command goes on with what is done"
-_PATIENCE = 10  # seconds that stopping processes and closing files may take
+_SECONDS_TO_STOP = 10  # seconds that stopping processes and closing files may take
 _SHOW_CURSOR = "\x1b[?25h"  # a live table hides it
 
 _received: list[int] = []
@@ -62,7 +62,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
         sys.modules["logging"].disable()
     if hasattr(signal, "alarm"):
         signal.signal(signal.SIGALRM, _leave)
-        signal.alarm(_PATIENCE)
+        signal.alarm(_SECONDS_TO_STOP)
     raise KeyboardInterrupt
 
 

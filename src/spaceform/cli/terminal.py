@@ -22,7 +22,13 @@ from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
 _GAP = 2
-_STYLE = {"finished": "green", "failed": "red", "running": "bold", "waiting": "dim", "stopped": "yellow"}
+_COLOUR = {
+    "finished": "green",
+    "failed": "red",
+    "running": "bold",
+    "waiting": "dim",
+    "stopped": "yellow",
+}
 
 
 @final
@@ -164,7 +170,7 @@ def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
             duration(line.seconds) if line.seconds else "",
             "" if line.left is None else duration(line.left),
             Text(line.note),
-            style=_STYLE[line.state],
+            style=_COLOUR[line.state],
         )
     return table
 
@@ -173,7 +179,7 @@ def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
     """One line for each run: how far a study is."""
     lines = [_line(status, at_work) for status in statuses]
     states = [line.state for line in lines]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in _STYLE if state in states)
+    counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOUR if state in states)
     note = "a process is at work" if at_work else "no process is at work; the same command goes on"
     if states and not at_work and all(state == "finished" for state in states):
         note = "all is done"

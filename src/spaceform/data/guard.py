@@ -30,11 +30,11 @@ def require_file(path: Path) -> None:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); replace or remove it.") from None
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no plain file")
+        kind = next((name for is_kind, name in _OTHER_KINDS if is_kind(mode)), "no plain file")
         raise DataError(f"{path} is {kind}, not a plain file; remove it, or give the file itself.")
 
 
-_KINDS = (
+_OTHER_KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),

@@ -29,7 +29,7 @@ _BLOCK, _MOST_ROWS = 2**16, 64
 """Bytes of a block, at most, and its rows, at most: a window has 64 MiB or less."""
 _GAP, _SPAN = 2**14, 2**21
 """Bytes that are read and left out rather than jumped over; bytes of one read, about."""
-_SEEN = 256
+_SAMPLED = 256
 """Rows whose values count in the digest."""
 
 _Rows: TypeAlias = Int64[np.ndarray, " rows"]
@@ -80,10 +80,10 @@ class StoredRows:
     @cached_property
     def digest(self) -> str:
         """By names and sizes of the files, and the values of 256 rows from first to last."""
-        digest = hashlib.blake2b(repr((self.shape, _SEEN)).encode())
+        digest = hashlib.blake2b(repr((self.shape, _SAMPLED)).encode())
         for file in self._files:
             digest.update(f"{file.path.name} {os.path.getsize(file.path)} {file.rows}\n".encode())
-        some = np.unique(np.linspace(0, len(self) - 1, _SEEN).astype(np.int64))
+        some = np.unique(np.linspace(0, len(self) - 1, _SAMPLED).astype(np.int64))
         digest.update(self[torch.from_numpy(some)].numpy().tobytes())
         return digest.hexdigest()
 

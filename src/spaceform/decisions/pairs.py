@@ -26,7 +26,7 @@ from spaceform.metrics.verification import accept_threshold
 from spaceform.special import concentration_from_mean_resultant_length, log_normalizer_difference
 
 _P = TypeVar("_P", bound="Pairs")
-_BLOCK = 1 << 14  # pairs whose embeddings are held at a time
+_BLOCK_PAIRS = 1 << 14  # pairs whose embeddings are held at a time
 
 
 def vmf_log_ratio(
@@ -100,7 +100,7 @@ class Pairs(nn.Module, ABC):
         x = _embeddings(z, "z", (2,)).cpu()
         labels = as_labels(y, "y", len(x)).cpu()
         first, second, same = pair_rows(labels)
-        blocks = zip(first.split(_BLOCK), second.split(_BLOCK), strict=True)
+        blocks = zip(first.split(_BLOCK_PAIRS), second.split(_BLOCK_PAIRS), strict=True)
         statistics = torch.cat([self._statistics(x[i].double(), x[j].double()) for i, j in blocks], 1)
         dim = x.shape[1]
         begin = self._start(statistics, same, dim)
@@ -130,7 +130,7 @@ class Pairs(nn.Module, ABC):
         """The calibrated ratio of pairs of labelled items, at most 50,000 of a kind, and which are same."""
         x = _embeddings(z, "z", (2,)).cpu()
         first, second, same = pair_rows(as_labels(y, "y", len(x)).cpu())
-        blocks = zip(first.split(_BLOCK), second.split(_BLOCK), strict=True)
+        blocks = zip(first.split(_BLOCK_PAIRS), second.split(_BLOCK_PAIRS), strict=True)
         return torch.cat([self(x[i].double(), x[j].double()) for i, j in blocks]), same
 
     def same(self, z1: TensorOrArray, z2: TensorOrArray, *, prior: float = 0.5) -> Float[Tensor, " batch"]:

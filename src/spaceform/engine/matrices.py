@@ -11,7 +11,7 @@ from scipy.sparse import issparse
 
 _Array = NDArray[Any]
 
-_BLOCK = 1024
+_BLOCK_ROWS = 1024
 """Rows that are made dense at a time."""
 
 _FEW_KINDS, _REPEATED, _MOST_COPIES = 1_000, 3, 50_000
@@ -21,8 +21,8 @@ _FEW_KINDS, _REPEATED, _MOST_COPIES = 1_000, 3, 50_000
 
 def row_blocks(X: Any) -> Iterator[_Array]:
     """Rows of a matrix, dense, so many at a time."""
-    for i in range(0, X.shape[0], _BLOCK):
-        block = X[i : i + _BLOCK]
+    for i in range(0, X.shape[0], _BLOCK_ROWS):
+        block = X[i : i + _BLOCK_ROWS]
         yield block.astype(np.float32).toarray() if issparse(X) else block
 
 

@@ -23,7 +23,7 @@ from spaceform.engine.training import CandidateDiverged
 from spaceform.heads import Head
 
 _RUNGS = (0.3, 1.0, 2.0)
-_KEPT = (1.0, 1 / 4, 1 / 16)
+_SHARES_KEPT = (1.0, 1 / 4, 1 / 16)
 """Shares of the epochs, and of the candidates that get them."""
 _ALL_EPOCHS = _RUNGS.index(1.0)
 _ALL_MEMBERS = len(_RUNGS)
@@ -176,7 +176,7 @@ def _rungs(candidates: int, *, halving: bool) -> list[tuple[int, int]]:
     """
     if not halving:
         return [(_ALL_EPOCHS, candidates)]
-    counts = [candidates, max(1, round(_KEPT[1] * candidates)), round(_KEPT[2] * candidates)]
+    counts = [candidates, max(1, round(_SHARES_KEPT[1] * candidates)), round(_SHARES_KEPT[2] * candidates)]
     return [(rung, n) for rung, n in enumerate(counts) if n > 0 and (rung > 0 or n > 1)]
 
 

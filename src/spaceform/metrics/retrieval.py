@@ -35,7 +35,7 @@ __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 _BLOCK = 1 << 22  # scores of a strip of queries
 _GROUP = 16  # items that share a maximum
 _TILE = 512  # queries of a strip whose inner products serve twice
-_KEPT = 13 << 26  # bytes of them that may wait for their second use
+_WAITING_BYTES = 13 << 26  # bytes of them that may wait for their second use
 
 
 @final
@@ -163,7 +163,7 @@ def _search(asked: Ranking, items: Ranking, members: _Members, farthest: int) ->
     """AP@R, R-precision and place of the best relevant item of every query, a strip at a time."""
     N, features = len(items), items.features
     out = torch.full((3, len(asked)), torch.nan, dtype=torch.float64, device=features.device)
-    mirrored = members.own and N * N * features.element_size() // 4 <= _KEPT
+    mirrored = members.own and N * N * features.element_size() // 4 <= _WAITING_BYTES
     rows = _TILE if mirrored else max(1, min(1024, _BLOCK // N))
     width = -(-N // _GROUP) * _GROUP
     scores = features.new_full((min(rows, len(asked)), width), -torch.inf)

@@ -23,7 +23,7 @@ _FARTHEST = 1e15
 _ROUNDS = 20
 """In which frequent values are cut to one piece: a value cut leaves less in all, and so a smaller piece."""
 
-_BLOCK = 1024
+_BLOCK_ROWS = 1024
 """Rows in double precision at a time."""
 
 _STORED_BATCHES, _STORED_USES = 8, 32
@@ -113,13 +113,13 @@ class Standardised(nn.Module):
     @torch.no_grad()
     def fit(self, x: RowBlocks, weight: Float[Tensor, " n"]) -> "Standardised":
         """Take mean and spread of the rows, each with its weight; then work in their type."""
-        w = (weight.double() / weight.double().sum()).split(_BLOCK)
+        w = (weight.double() / weight.double().sum()).split(_BLOCK_ROWS)
         mean = sum(
-            (a @ b.double() for a, b in zip(w, x.split(_BLOCK), strict=True)),
+            (a @ b.double() for a, b in zip(w, x.split(_BLOCK_ROWS), strict=True)),
             torch.zeros((), device=weight.device),
         )
         square = sum(
-            (a @ (b.double() - mean).square() for a, b in zip(w, x.split(_BLOCK), strict=True)),
+            (a @ (b.double() - mean).square() for a, b in zip(w, x.split(_BLOCK_ROWS), strict=True)),
             torch.zeros_like(mean),
         )
         spread, rounding = square.sqrt(), 1e-12 if x.dtype == torch.float64 else 1e-7

@@ -14,10 +14,10 @@ from spaceform.report.figures.neighbours import Neighbours, neighbours_figure, n
 from spaceform.report.layout import Layout
 from spaceform.report.records import Collection, Group, Record
 from spaceform.report.tables import decided, found
-from spaceform.report.tables import table as tables
+from spaceform.report.tables import results as result_tables
 from spaceform.report.tables.cost import costs
 from spaceform.report.tables.making import Made, made
-from spaceform.report.tables.table import Table
+from spaceform.report.tables.results import Table
 from spaceform.study import summary
 from spaceform.study.folder import Job
 from spaceform.study.judge import Advice, JudgedRun, judge_runs
@@ -133,7 +133,7 @@ def compute(collection: Collection) -> Contents:
     return Contents(
         collection,
         parts,
-        tables.paper_tables(collection.groups, lambda group: marks.get(group.key, {})),
+        result_tables.paper_tables(collection.groups, lambda group: marks.get(group.key, {})),
         _starts(collection),
     )
 
@@ -148,7 +148,7 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
     advice, notes = _advice(group, tried_ones), collection.notes_of(group)
     search = told(tried_ones, str(notes.get("search", "")))
     results = summary.results(
-        tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
+        result_tables.frame(group), (summary.NOTHING if advice is None else advice.findings).told(search)
     )
     deployed = _to_deploy(group, advice)
     confused = confusion.confusion(deployed)
@@ -157,7 +157,7 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
         advice,
         intervals(group, advice),
         results,
-        tables.summary(group, results),
+        result_tables.summary(group, results),
         tried_ones,
         searched.figure(group, tried_ones),
         searched.table(group, tried_ones),
@@ -169,8 +169,8 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
         decided.pairs(group),
         made(group, notes, search),
         left_out({record.head for record in group.records}, notes),
-        tables.comparison(group),
-        tables.runs(group),
+        result_tables.comparison(group),
+        result_tables.runs(group),
         panels.tradeoff(group),
         panels.temperature(group),
         probabilities.reliability(group),

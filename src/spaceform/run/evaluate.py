@@ -39,13 +39,13 @@ Compared = Literal["sampled", "direction"]
 emits. Other heads have only the latter.
 """
 
-_ROWS = 512  # inputs that the net sees at once
+_EMBEDDED_ROWS = 512  # inputs that the net sees at once
 _COPIES = 10  # sampled copies of a data set, over which retrieval of a stochastic head is averaged
 _FEW_COPIES = 3  # beside a classification: on 2,358 photo features copies differ by 0.02 points of mAP@R (SD)
 _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
 _WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the classes are large enough
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
-_KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
+_MOST_KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
 """How many test items `outputs.npz` holds: at most the first. Where features are wide or classes many, fewer,
 so that it holds about as many numbers as the third says, but not fewer items than the second. Metrics are of
 all test items.
@@ -324,10 +324,10 @@ def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items
 
 def kept_items(parts: Material) -> Bool[Tensor, " test"]:
     """Which test items have their predictions kept whole; the same ones for every run on these data."""
-    most = _KEPT
+    most = _MOST_KEPT
     if parts.dataset.kind == "features":
         numbers = parts.input_shape[0] + (1 + len(CALIBRATORS)) * len(parts.classes)
-        most = min(_KEPT, max(_FEWEST_KEPT, _KEPT_NUMBERS // numbers))
+        most = min(_MOST_KEPT, max(_FEWEST_KEPT, _KEPT_NUMBERS // numbers))
     return some_items(len(parts.split.test), most)
 
 
@@ -367,7 +367,7 @@ def _copies(
 ) -> Iterator[Float[Tensor, "items dim"]]:
     generator = torch.Generator(z.device).manual_seed(seed)
     for _ in range(copies):
-        yield torch.cat([head.sample(part, 1, generator=generator)[0] for part in z.split(_ROWS)])
+        yield torch.cat([head.sample(part, 1, generator=generator)[0] for part in z.split(_EMBEDDED_ROWS)])
 
 
 def _embed(
@@ -380,7 +380,7 @@ def _batches(
     parts: Material, index: Int64[Tensor, " part"], device: torch.device, workers: int
 ) -> Iterator[Tensor]:
     return data.evaluation_batches(
-        parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_ROWS
+        parts.dataset, index, parts.how, device=device, workers=workers, batch_size=_EMBEDDED_ROWS
     )
 
 

@@ -30,7 +30,7 @@ from spaceform.run.predictor import blocks_of_embeddings
 from spaceform.run.recipe import RecipeError
 
 HELD_OUT_FILE = "held_out.npz"
-_ARRAYS = ("probabilities", "labels", "known")
+_KEPT_ARRAYS = ("probabilities", "labels", "known")
 _JUDGE = "judge."
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error)
 
@@ -58,7 +58,7 @@ class HeldOut:
     def write(self, folder: Path) -> None:
         """Keep it with a run."""
         archive = io.BytesIO()
-        arrays = {name: getattr(self, name).cpu().numpy() for name in _ARRAYS}
+        arrays = {name: getattr(self, name).cpu().numpy() for name in _KEPT_ARRAYS}
         arrays |= {_JUDGE + name: value.cpu().numpy() for name, value in self.judge.state_dict().items()}
         np.savez(archive, allow_pickle=False, **arrays)
         files.write_bytes(folder / HELD_OUT_FILE, archive.getvalue())
@@ -77,7 +77,7 @@ class HeldOut:
         again = f"`spaceform evaluate {folder}` writes it again"
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                p, y, known = (torch.from_numpy(saved[name]) for name in _ARRAYS)
+                p, y, known = (torch.from_numpy(saved[name]) for name in _KEPT_ARRAYS)
                 judge = Combined()
                 own = {name: saved[_JUDGE + name] for name in judge.state_dict()}
                 judge.load_state_dict({name: torch.from_numpy(value) for name, value in own.items()})

@@ -37,12 +37,12 @@ class FileFormat:
     """To predict; a table is told the features of the run. None: `predict` does not read it."""
 
 
-_TABLE = FileFormat(load_features, read_inputs)
+_TABLE_FILE = FileFormat(load_features, read_inputs)
 FILE_FORMATS: dict[str, FileFormat] = {
     ".npz": FileFormat(load_features, lambda path, _: array_inputs(path)),
     ".npy": FileFormat(None, lambda path, _: array_inputs(path)),
-    ".parquet": _TABLE,
-    ".csv": _TABLE,
+    ".parquet": _TABLE_FILE,
+    ".csv": _TABLE_FILE,
 }
 
 

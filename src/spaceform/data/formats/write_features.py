@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spaceform.data.formats.shards import Shards, whole_file
 
-_ARRAYS = {"file": "files"}
+_NPZ_NAMES = {"file": "files"}
 """Columns that an array is called by another name of."""
 
 
@@ -20,7 +20,7 @@ def write_npz(shards: Shards, path: Path) -> None:
     for name in ("y", "file", "split", "groups", "view"):
         values = shards.column(name)
         if values is not None:
-            arrays[_ARRAYS.get(name, name)] = values.astype(str) if values.dtype == object else values
+            arrays[_NPZ_NAMES.get(name, name)] = values.astype(str) if values.dtype == object else values
     if "y" in arrays:
         arrays["classes"] = np.array(shards.about.classes)
     with whole_file(path) as file:

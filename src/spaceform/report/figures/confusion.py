@@ -12,7 +12,7 @@ from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, look
 from spaceform.report.records import Group, Record
 from spaceform.report.style import INK, MUTED, SHADES, SURFACE
-from spaceform.report.tables.table import Cell, Column, Line, Table
+from spaceform.report.tables.results import Cell, Column, Line, Table
 
 _MOST = 12
 """Classes that a matrix has room for."""

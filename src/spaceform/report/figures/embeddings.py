@@ -14,7 +14,7 @@ _MOST_NAMED = 40
 """Classes that the legend has room for."""
 _MOST_DRAWN = 4000
 """Points of a panel."""
-_MARKS = ("o", "s", "^", "D", "v")
+_CLASS_MARKS = ("o", "s", "^", "D", "v")
 
 
 def layouts(group: Group) -> dict[str, Layout]:
@@ -83,7 +83,7 @@ def _scatter(axes: Axes, points: Float[np.ndarray, "items 3"], classes: Int64[np
             points[mine, 1],
             s=4 if len(points) > 2000 else 10,
             c=np.column_stack([colors[mine], 0.35 + 0.6 * near[mine]]),
-            marker=_MARKS[block % len(_MARKS)],
+            marker=_CLASS_MARKS[block % len(_CLASS_MARKS)],
             linewidths=0,
             rasterized=True,
         )
@@ -95,7 +95,7 @@ def _names(classes: tuple[str, ...]) -> Draw:
             block, color = divmod(i, len(CLASS_COLORS))
             axes.plot(
                 [],
-                marker=_MARKS[block % len(_MARKS)],
+                marker=_CLASS_MARKS[block % len(_CLASS_MARKS)],
                 color=CLASS_COLORS[color][0],
                 linestyle="none",
                 label=f"{name[:17]}…" if len(name) > 18 else name.lstrip("_") or "_",

@@ -19,7 +19,7 @@ from spaceform.foundation.messages import sentence
 from spaceform.report.readable import readable
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]
-_LARGEST = 32
+_LARGEST_SIDE = 32
 """Pixels on the edge of a small image; photos are shown a little larger."""
 _PHOTO = 48
 
@@ -32,7 +32,7 @@ class Pictures:
         self._dataset = dataset
         self.photos = dataset.kind == "photos"
         if isinstance(inputs := dataset.inputs, Tensor):
-            self.side = min(max(inputs.shape[-2:]), _LARGEST)
+            self.side = min(max(inputs.shape[-2:]), _LARGEST_SIDE)
             self.channels = 1 if inputs.shape[1] == 1 else 3
         else:
             self.side, self.channels = _PHOTO, 3

@@ -10,7 +10,7 @@ from spaceform.study.judge import Advice
 from spaceform.study.verdict.amounts import amount, value
 from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Standing
 
-_FARTHEST = 25.0
+_FARTHEST_SHOWN = 25.0
 """Regions from the best that the axis shows; what lies farther stands at its edge as an arrow."""
 _ROW, _AROUND = 0.27, 0.75
 """Inches of a row, and of title and axis."""
@@ -100,7 +100,7 @@ def _range(one: GoalVerdict, best: float) -> tuple[float, float]:
     """Limits of the axis: all intervals, but nothing that is very far behind."""
     rows: list[Standing | ReferenceStanding] = [*one.standings, *one.references]
     low, high = min(r.low for r in rows), max(r.high for r in rows)
-    far = _FARTHEST * one.goal.region
+    far = _FARTHEST_SHOWN * one.goal.region
     low, high = (max(low, best - far), high) if one.goal.higher else (low, min(high, best + far))
     room = 0.04 * (high - low) or one.goal.region
     return max(low - room, one.goal.least), min(high + room, one.goal.most)

@@ -12,7 +12,7 @@ from spaceform.report.figures.figure import Draw, Figure, Panel
 from spaceform.report.looks import display, in_order, look
 from spaceform.report.records import Group
 from spaceform.report.style import SURFACE
-from spaceform.report.tables.table import MISSING, Cell, Column, Line, Table
+from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 from spaceform.study.sensitivity import Tried
 
 _ROW, _AROUND = 0.3, 0.75

@@ -24,7 +24,7 @@ from spaceform.report.page.goal_weights import weights
 from spaceform.report.page.viewer import packed
 from spaceform.report.readable import number, readable
 from spaceform.report.style import themes
-from spaceform.report.tables.table import terms
+from spaceform.report.tables.results import terms
 from spaceform.run.environment import environment
 
 

@@ -1,1 +1,1 @@
-"""Tables: `table` for those of results, one file for each other, and `typeset` to write them."""
+"""Tables: `results` for those of runs, one file for each other, and `typeset` to write them."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from spaceform.report.looks import display
 from spaceform.report.readable import number
 from spaceform.report.records import Group
-from spaceform.report.tables.table import MISSING, Cell, Column, Line, Table
+from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 from spaceform.study.judge import Advice
 
 

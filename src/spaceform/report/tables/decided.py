@@ -6,7 +6,7 @@ import torch
 
 from spaceform.report.looks import display
 from spaceform.report.records import Group, Record
-from spaceform.report.tables.table import MISSING, Cell, Column, Line, Table
+from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 from spaceform.run.held_out import HELD_OUT_FILE, HeldOut
 
 _COVERAGE = 0.9

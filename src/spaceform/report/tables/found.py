@@ -5,7 +5,7 @@ from statistics import mean, stdev
 from spaceform.report.looks import display
 from spaceform.report.readable import number
 from spaceform.report.records import Group
-from spaceform.report.tables.table import MISSING, Cell, Column, Line, Table
+from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 
 _TITLES = {"beta": "inverse temperature β", "margin": "margin", "curvature": "curvature c"}
 

@@ -5,7 +5,7 @@ import io
 from itertools import groupby
 from pathlib import Path
 
-from spaceform.report.tables.table import MISSING, Cell, Table
+from spaceform.report.tables.results import MISSING, Cell, Table
 
 
 def save(table: Table, folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import Recommendation, Why
 
-_FEW = 50  # test items: with fewer, one of them is more than two points
+_FEW_ITEMS = 50  # test items: with fewer, one of them is more than two points
 
 
 def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[str]:
@@ -98,7 +98,7 @@ def _beside_guessing(verdict: Verdict) -> str:
 
 def _few(verdict: Verdict) -> str:
     """How coarse values are, where the test part is small."""
-    if not 0 < verdict.items < _FEW:
+    if not 0 < verdict.items < _FEW_ITEMS:
         return ""
     share = f"{100 / verdict.items:.1f} points"
     return f"The test part has only {verdict.items} items: one of them is {share} of accuracy."
