@@ -177,7 +177,7 @@ def test_sample_weight_decides_between_contradictions() -> None:
     y = np.tile([0, 1], 50)
     X, y, weight = np.r_[X, X], np.r_[y, 1 - y], np.r_[np.full(100, 3.0), np.ones(100)]
     for head in ("standard", "vmf"):
-        model = quick(head, dim=4, lr=0.05, epochs=20)
+        model = quick(head, lr=0.05, epochs=20)
         p = model.fit(X, y, sample_weight=weight).predict_proba([[-1.0], [1.0]])
         assert np.abs(p.diagonal() - 0.75).max() < 0.06
 

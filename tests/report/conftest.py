@@ -154,7 +154,7 @@ def browser() -> Iterator[Any]:
             "no browser: install Debian's package chromium (apt-get install chromium) or Google Chrome"
         )
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=0)
         yield browser
         browser.close()
 
@@ -167,6 +167,7 @@ def opened(browser, html):
     def open_page(width: int = 1200, scheme: str = "light", path: Path = html) -> Any:
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
         contexts.append(context)
+        context.set_default_timeout(0)  # the machine may be busy; pytest's own limit ends what hangs
         page = context.new_page()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))

@@ -150,6 +150,7 @@ def test_the_page_sorts_filters_and_opens_a_verdict(module, browser, small: Path
     path, troubles = tmp_path / "board.html", []
     path.write_text(module("board_page").render(module("board_values").read(small)), "utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.set_default_timeout(0)  # the machine may be busy
     page.on("console", lambda message: troubles.append(message.text))
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(path.as_uri())

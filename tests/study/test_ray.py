@@ -10,6 +10,7 @@ CASES = Path(__file__).with_name("on_a_cluster.py")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # each of its cases ends by itself
 def test_a_cluster_does_what_this_process_does_also_when_a_node_dies(tmp_path):
     """One test, so that the cluster starts once."""
     pytest.importorskip("ray", reason="install spaceform[cluster] to test work on Ray")
