@@ -266,16 +266,17 @@ def test_balanced_class_weights_give_a_rare_class_the_same_say() -> None:
     rng = np.random.default_rng(0)
     y = (np.arange(1200) % 20 == 0).astype(int)
     X = rng.normal(size=(1200, 2)) + 1.5 * y[:, None]
+    few = {"batch_size": 256, "lr": 0.05}  # and so a third of the steps
     recall = [
-        (quick(class_weight=weight, epochs=15).fit(X, y).predict(X)[y == 1] == 1).mean()
+        (quick(class_weight=weight, epochs=15, **few).fit(X, y).predict(X)[y == 1] == 1).mean()
         for weight in (None, "balanced", {0: 1.0, 1: 19.0})
     ]
     assert recall[0] < 0.6
     assert recall[1] > 0.75
     assert recall[2] == pytest.approx(recall[1], abs=0.05)
     # balanced: the sums of both classes are equal, as with weights by hand
-    by_hand = quick().fit(X, y, sample_weight=np.where(y == 1, 10.0, 1200 / 1140 / 2))
-    p = quick(class_weight="balanced").fit(X, y).predict_proba(X)
+    by_hand = quick(**few).fit(X, y, sample_weight=np.where(y == 1, 10.0, 1200 / 1140 / 2))
+    p = quick(class_weight="balanced", **few).fit(X, y).predict_proba(X)
     np.testing.assert_allclose(by_hand.predict_proba(X), p, atol=1e-3)
     with pytest.raises(ValueError, match="needs all rows at once"):
         quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
