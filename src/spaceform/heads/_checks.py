@@ -38,7 +38,7 @@ def checked_embeddings(z: Tensor, dim: int, largest: float = math.inf, *, values
         if -largest <= least and most <= largest < math.inf:
             return z
         _check_ends(least, most, z)
-    return z if largest >= torch.finfo(z.dtype).max else z.clamp(-largest, largest)
+    return z if largest == math.inf or largest >= torch.finfo(z.dtype).max else z.clamp(-largest, largest)
 
 
 def check_finite(z: Tensor) -> None:
@@ -125,4 +125,4 @@ def ends(x: Tensor) -> tuple[float | int, float | int]:
 
 def values_readable(x: Tensor) -> bool:
     """Whether there are values, and looking costs no synchronisation and breaks no graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() > 0
+    return x.is_cpu and not torch.compiler.is_compiling() and x.numel() > 0

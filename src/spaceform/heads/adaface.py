@@ -16,13 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from spaceform.heads._checks import values_readable
+from spaceform.heads._kernels.cosine_softmax import LONGEST, plain_norms
 from spaceform.heads._kernels.margin import Margin
 from spaceform.heads.class_weights import Init
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.heads.margins import MarginHead, check_angle
 
-_LONGEST = 1e15
-"""Norms are not taken longer than this: their squares stay far from overflow."""
+_WIDE = (torch.float32, torch.float64)
+"""Types that hold any norm up to `LONGEST`."""
 _NARROWEST = 1e-12
 """The deviation of norms is not taken smaller than this."""
 
@@ -99,24 +100,27 @@ class AdaFaceHead(MarginHead):
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
         """Start the running mean and deviation with these norms."""
         self.batches.zero_()
-        self._follow(self._norms(self._of_all_ranks(embeddings).detach()))
+        z = self._of_all_ranks(embeddings).detach()
+        self._follow(self._norms(z, plain_norms(z)))
 
-    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:
-        norms = self._norms(z.detach())
+    def _target_margin(
+        self, z: Float[Tensor, "batch dim"], norms: Float[Tensor, " batch"] | None = None
+    ) -> Margin:
+        norms = self._norms(z.detach(), norms)
         if self.training:
             self._follow(norms)
         state: list[Any] = [self.norm_mean, self.norm_std, self.margin]
         mean, std, m = [x.item() for x in state] if values_readable(norms) else state
-        angle = norms.sub_(mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
+        angle = (norms - mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
         return Margin(angle, shift=m - angle)
 
-    def _norms(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 1"]:
+    def _norms(
+        self, z: Float[Tensor, "batch dim"], plain: Float[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch 1"]:
         """‖z‖, as long as the running mean can be."""
-        longest = min(_LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
-        if values_readable(z):
-            norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-            if norms.sum().item() <= longest:
-                return norms
+        if plain is not None and self.norm_mean.dtype in _WIDE:
+            return plain.unsqueeze(1)
+        longest = min(LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
         # In float64 no square of a float32 overflows; Apple's GPUs have no float64.
         wide, z = (None, z.clamp(-longest, longest)) if z.device.type == "mps" else (torch.float64, z)
         norms = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)

@@ -63,5 +63,9 @@ class ArcFaceHead(MarginHead):
         """The base's, and whether eq. 4 is taken literally."""
         return super().extra_repr() + (", literal=True" if self.literal else "")
 
-    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:  # noqa: ARG002 (one for all)
+    def _target_margin(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002 (one for all)
+        norms: Float[Tensor, " batch"] | None = None,  # noqa: ARG002
+    ) -> Margin:
         return Margin(angle=self.margin, literal=self.literal)

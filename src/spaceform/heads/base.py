@@ -302,12 +302,16 @@ class Head(nn.Module, ABC):
 
     def _promote(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         """Embeddings in float32, or in the wider of its type and the parameters'."""
-        own = next((p.dtype for p in self._parameters.values() if p is not None), None)
-        if own is None:
-            own = next(self.parameters()).dtype
+        own = self._own_type()
         if own == z.dtype == torch.float32:
             return z
         return z.to(torch.promote_types(z.dtype, torch.promote_types(own, torch.float32)))
+
+    def _own_type(self) -> torch.dtype:
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter.dtype
+        return next(self.parameters()).dtype
 
     def _checked(self, z: Tensor) -> Tensor:
         return checked_embeddings(z, self.dim, self.largest)
@@ -317,7 +321,8 @@ class Head(nn.Module, ABC):
     def _rows(self, dtype: torch.dtype) -> Tensor:
         """The class weights that are here: all of them, or those of this process."""
         weight: Any = self.weight
-        return (weight if self.shard is None else weight.to_local()).to(dtype)
+        weight = weight if self.shard is None else weight.to_local()
+        return weight if weight.dtype == dtype else weight.to(dtype)
 
     def _start(self, weight: Tensor, num_classes: int) -> None:
         """Fill weights of some of `num_classes` classes as at the start; a shardable leaf gives it."""

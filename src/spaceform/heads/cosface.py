@@ -59,5 +59,9 @@ class CosFaceHead(MarginHead):
             class_chunk=class_chunk,
         )
 
-    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:  # noqa: ARG002 (one for all)
+    def _target_margin(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002 (one for all)
+        norms: Float[Tensor, " batch"] | None = None,  # noqa: ARG002
+    ) -> Margin:
         return Margin(shift=self.margin)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spaceform.geometry import Sphere
 from spaceform.heads._kernels.composed import cosine_logits
+from spaceform.heads._kernels.cosine_softmax import plain_norms
 from spaceform.heads._kernels.margin import Margin, with_margin
 from spaceform.heads._kernels.sharded import sharded_cross_entropy
 from spaceform.heads._kernels.softmax import cosine_cross_entropy
@@ -52,8 +53,13 @@ class MarginHead(DeterministicHead):
         self.start_epoch(0)
 
     @abstractmethod
-    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:
-        """The margin of each example's target, from the size that the buffer `margin` has now."""
+    def _target_margin(
+        self, z: Float[Tensor, "batch dim"], norms: Float[Tensor, " batch"] | None = None
+    ) -> Margin:
+        """The margin of each example's target, from the size that the buffer `margin` has now.
+
+        `norms` are `plain_norms(z)`, if known.
+        """
 
     def start_epoch(self, epoch: int) -> None:
         """No margin during the warm-up, the full one after."""
@@ -83,10 +89,11 @@ class MarginHead(DeterministicHead):
         return logits
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        weight, margin, chunk = self._rows(z.dtype), self._target_margin(z), self.class_chunk
+        weight, norms, chunk = self._rows(z.dtype), plain_norms(z), self.class_chunk
+        margin = self._target_margin(z, norms)
         if self.shard is not None:
             return sharded_cross_entropy(z, weight, y, self.tau, margin, class_chunk=chunk, shard=self.shard)
-        return cosine_cross_entropy(z, weight, y, self.tau, margin, class_chunk=chunk)
+        return cosine_cross_entropy(z, weight, y, self.tau, margin, norms=norms, class_chunk=chunk)
 
 
 def check_angle(margin: float) -> None:

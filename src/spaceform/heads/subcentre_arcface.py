@@ -79,7 +79,11 @@ class SubCentreArcFaceHead(MarginHead):
         literal = ", literal=True" if self.literal else ""
         return f"{super().extra_repr()}, centres={self.centres}{literal}"
 
-    def _target_margin(self, z: Float[Tensor, "batch dim"]) -> Margin:  # noqa: ARG002 (one for all)
+    def _target_margin(
+        self,
+        z: Float[Tensor, "batch dim"],  # noqa: ARG002 (one for all)
+        norms: Float[Tensor, " batch"] | None = None,  # noqa: ARG002
+    ) -> Margin:
         return Margin(angle=self.margin, literal=self.literal)
 
     @torch.no_grad()

@@ -1,14 +1,13 @@
 """Softmax cross entropy of few class weights on the CPU, of torch's own differentiable operators.
 
 There a step takes no longer than the calls that it is made of, and an autograd function in Python costs as
-much as ten operators: this has none but for an angular margin. Torch's weight norm normalises rows by one
+much as ten operators: this has none. Torch's weight norm normalises rows by one
 call forward and one backward. Below some sixty classes the logits are computed with the examples along
 memory: torch's softmax over a short last axis takes ten times as long as over the first.
 
 Measured against an autograd function of the same formulas: steps of COSINE are about a tenth shorter.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.heads._checks import ends, values_readable
-from spaceform.heads._kernels.margin import Margin, move_target
 from spaceform.special._precision import no_autocast
 
 # Normalised weights of up to 1 MiB (float32) are made; of more, a pass over them costs more than the calls.
@@ -42,33 +40,28 @@ def few_cross_entropy(
 
 def few_cosine_cross_entropy(
     z: Float[Tensor, "batch dim"],
-    weight: Float[Tensor, "*centres classes dim"],
+    weight: Float[Tensor, "classes dim"],
     y: Integer[Tensor, " batch"],
     log_beta: Float[Tensor, ""],
-    margin: Margin,
+    shift: Float[Tensor, ""] | None,
 ) -> Float[Tensor, " batch"] | None:
-    """Minus log softmax(β cos θ_j)_y with a margin; None if a norm is too small or large for this way."""
-    beta, each = log_beta.exp().to(z.dtype), weight if weight.ndim == 2 else weight.flatten(0, 1)
-    u = _as_long_as(z.new_ones(len(z), 1), z)
-    w = None if u is None else _as_long_as(beta.expand(len(each), 1), each)
+    """Minus log softmax(β cos θ_j)_y, with β (cos θ_y − shift); None if a norm is too small or large."""
+    beta = log_beta.exp().to(z.dtype)
+    u = _as_long_as(z.new_ones(z.shape[0], 1), z)
+    w = None if u is None else _as_long_as(beta.expand(weight.shape[0], 1), weight)
     if u is None or w is None:
         return None
     axis = _class_axis(weight)
     logits = _products(u, w, axis)
-    if weight.ndim == 3:
-        logits = logits.unflatten(axis, weight.shape[:2]).amax(axis)
-    if margin:
-        index, margin = y.unsqueeze(axis), margin.along(axis)
-        if margin.angle is not None:
-            logits = _Turned.apply(logits, index, log_beta, axis, *margin)
-        elif margin.shift is not None:
-            logits = logits.scatter_add(axis, index, (-beta * margin.shift.to(z.dtype)).expand_as(index))
+    if shift is not None:
+        index = y.unsqueeze(axis)
+        logits = logits.scatter_add(axis, index, (-beta * shift.to(z.dtype)).expand_as(index))
     return _nll(logits, y, axis)
 
 
 def _class_axis(weight: Tensor) -> int:
     """The axis of the logits along which the classes lie."""
-    return 0 if weight.shape[-2] < _NARROW else 1
+    return 0 if weight.shape[0] < _NARROW else 1
 
 
 def _products(z: Tensor, weight: Tensor, axis: int) -> Tensor:
@@ -139,36 +132,3 @@ class _Differentiable:
         along = torch.linalg.vecdot(d, u)[:, None]
         right = (d - along * u) * (self.length / norm), along
         return tuple(None if old is None else new for old, new in zip(found, right, strict=True))
-
-
-class _Turned(torch.autograd.Function):
-    """Logits with β(cos(θ + angle) − shift) for the target's."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        index: Tensor,
-        log_beta: Tensor,
-        axis: int,
-        angle: Tensor,
-        shift: Tensor | None,
-        literal: bool,
-    ) -> Tensor:
-        ctx.axis, ctx.literal = axis, literal
-        margin, beta = Margin(angle, shift, literal), math.exp(log_beta.item())
-        logit, slope, offset = move_target(logits.gather(axis, index), beta, margin)
-        ctx.save_for_backward(logits, index, log_beta, slope, offset, angle, shift)
-        return logits.scatter(axis, index, logit)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        logits, index, log_beta, slope, offset, angle, shift = ctx.saved_tensors
-        with no_autocast(d):
-            here = d.gather(ctx.axis, index)
-            if torch.is_grad_enabled():  # to be differentiated again
-                logit, beta = logits.gather(ctx.axis, index), log_beta.exp().to(logits.dtype)
-                _, slope, offset = move_target(logit, beta, Margin(angle, shift, ctx.literal))
-            moved = d.scatter(ctx.axis, index, here * slope)
-            d_tau = (here * offset).sum().to(log_beta.dtype)
-        return moved, None, d_tau, None, None, None, None

@@ -1,11 +1,11 @@
-"""Softmax cross entropy of z·w_j or β cos(z, w_j) as one autograd function, the class axis kept or streamed.
+"""Softmax cross entropy of z·w_j or β cos(z, w_j), the class axis kept or streamed.
 
 Cosine logits are L = (u Wᵀ) σ with u = z/‖z‖ and σ_j = β/‖w_j‖: the weights are never normalised. With
 G = softmax(L) − onehot(y), A = G σ and the upstream gradient g of each example, the backward pass is
 
     du = g A W,    dw = Aᵀ(g u), less its part along w,    dz = (du − (du·u) u)/‖z‖,    dτ = Σ du·u.
 
-Between the two passes stand the log-probabilities or, when the class axis is streamed, one number an example.
+Streamed, one number an example stands between the two passes; kept, the log-probabilities (`cosine_softmax`).
 
 Weights of shape (centres, classes, dim) give a class several: its logit is the largest of theirs, and its
 gradient goes to the centre that has it, in equal shares if several have.
@@ -27,6 +27,7 @@ from spaceform.heads._kernels.composed import (
     inverse_norm,
     inverse_weight_norm,
 )
+from spaceform.heads._kernels.cosine_softmax import CosineCrossEntropy
 from spaceform.heads._kernels.few_weights import are_few, few_cosine_cross_entropy, few_cross_entropy
 from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target
 from spaceform.special._precision import no_autocast
@@ -34,8 +35,6 @@ from spaceform.special._precision import no_autocast
 # Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
 _CHUNK = 2**20
-# Gradients of logits are made 1 MiB at a time: what a core's own cache holds.
-_PART = 2**18
 _BLOCK = 2**17
 
 
@@ -54,8 +53,9 @@ def cross_entropy(
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
     """Minus log softmax(z·w_j)_y, eq. 1."""
-    chunk = chunk_size(len(z), len(weight), class_chunk)
-    if chunk == len(weight):
+    classes = weight.shape[0]
+    chunk = chunk_size(z.shape[0], classes, class_chunk)
+    if chunk == classes:
         if are_few(z, weight):
             return few_cross_entropy(z, weight, y)
         return F.cross_entropy(F.linear(z, weight), y, reduction="none")
@@ -69,96 +69,25 @@ def cosine_cross_entropy(
     log_beta: Float[Tensor, ""],
     margin: Margin = NO_MARGIN,
     *,
+    norms: Float[Tensor, " batch"] | None = None,
     class_chunk: int | None = None,
 ) -> Float[Tensor, " batch"]:
     """Minus log softmax(β cos θ_j)_y, eq. 3; with a margin, βψ(cos θ_y) for the target, eq. 4.
 
-    A z that is not finite is refused, where values can be looked at.
+    A z that is not finite is refused, where values can be looked at. `norms` are `plain_norms(z)`, if known.
     """
     classes = weight.shape[-2]
-    chunk = chunk_size(len(z) * centres_of(weight), classes, class_chunk)
-    if chunk == classes and are_few(z, weight):
-        loss = few_cosine_cross_entropy(z, weight, y, log_beta, margin)
-        if loss is not None:
-            return loss
-    check_finite(z)
+    chunk = chunk_size(z.shape[0] * centres_of(weight), classes, class_chunk)
     if chunk < classes:
+        check_finite(z)
         return _streamed(z, weight, y, log_beta, *margin, chunk)[0][:, 0]
     if torch.compiler.is_compiling():
         return composed(z, weight, y, log_beta, margin)
-    return _Whole.apply(z, weight, y, log_beta, *margin)
-
-
-class _Whole(torch.autograd.Function):
-    """Cosine cross entropy that keeps the log-probabilities, (batch, classes), for the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        weight: Tensor,
-        y: Tensor,
-        log_beta: Tensor,
-        angle: Tensor | None,
-        shift: Tensor | None,
-        literal: bool,
-    ) -> Tensor:
-        ctx.literal = literal
-        beta = log_beta.exp().to(z.dtype)
-        w = weight.flatten(0, -2)
-        inverse, s = inverse_norm(z), inverse_weight_norm(w)
-        u, sigma, target, slope, offset = z * inverse, s * beta, y[:, None], None, None
-        logits, nearest = _of_classes(torch.mm(u, w.T).mul_(sigma), centres_of(weight))
-        if margin := Margin(angle, shift, literal):
-            logit, slope, offset = move_target(logits.gather(1, target), beta, margin)
-            logits.scatter_(1, target, logit)
-        log_p = logits.log_softmax(1)
-        loss = log_p.gather(1, target).neg_()
-        inputs = (z, weight, y, log_beta, angle, shift)
-        ctx.save_for_backward(*inputs, u, inverse, s, sigma, slope, offset, nearest, log_p, loss)
-        return loss[:, 0]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        z, weight, y, log_beta, angle, shift, *state = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            margin = Margin(angle, shift, ctx.literal)
-            dz, dw, dtau = differentiable_backward(g, z, weight, y, log_beta, margin)
-            return dz, dw, None, dtau, None, None, None
-        u, inverse, s, sigma, slope, offset, nearest, log_p, loss = state
-        g, dw, d = g[:, None], torch.empty_like(weight), torch.expm1(-loss)
-        with no_autocast(g):
-            at_target = d if slope is None else d * slope
-            if nearest is None:
-                du = _whole_backward(log_p, at_target, weight, y, g * u, s, sigma, dw).mul_(g)
-            else:
-                G = _ofcentres_of(_exp(log_p).scatter_(1, y[:, None], at_target), nearest)
-                du = _chunk_backward(G, weight.flatten(0, -2), g * u, s, sigma, dw.flatten(0, -2)).mul_(g)
-            dz, dtau = _direction_backward(du, u, inverse)
-            if offset is not None:
-                dtau += (g * d * offset).sum()
-        return dz, dw, None, dtau, None, None, None
-
-
-def _whole_backward(
-    log_p: Tensor,
-    at_target: Tensor,
-    weight: Tensor,
-    y: Tensor,
-    gu: Tensor,
-    s: Tensor,
-    sigma: Tensor,
-    dw: Tensor,
-) -> Tensor:
-    """Writes Aᵀ(g u), less its part along w, into `dw`; gives A W. G is made for some classes at a time."""
-    du, size = torch.zeros_like(gu), max(1, _PART // max(1, len(gu)))
-    for start in range(0, len(weight), size):
-        part = slice(start, start + size)
-        G = _exp(log_p[:, part])
-        column, inside = _locate(y, start, G.shape[1])
-        G.scatter_(1, column, torch.where(inside, at_target, G.gather(1, column)))
-        du += _chunk_backward(G, weight[part], gu, s[part], sigma[part], dw[part])
-    return du
+    if margin.angle is None and weight.ndim == 2 and are_few(z, weight):
+        loss = few_cosine_cross_entropy(z, weight, y, log_beta, margin.shift)
+        if loss is not None:
+            return loss
+    return CosineCrossEntropy.apply(z, weight, y, log_beta, *margin, norms)
 
 
 # Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
