@@ -4,10 +4,11 @@
                                          [--folder FOLDER] [--only memory speed] [--json FILE]
 
 Memory: a folder of `--gib` GiB of made features (100 classes) is trained on for an epoch (COSINE, the
-engine's own net), measured, searched (two candidates), and trained on and measured for retrieval (two
-epochs), each by the command line with SPACEFORM_MEMORY set to `--memory`. Kept are the peak of resident
-memory of each command, as the system counts it, and its seconds of CPU. The system may keep files in its own
-cache; that is not counted.
+engine's own net), measured, searched (two candidates), compared (two heads, two candidates each, one seed,
+one epoch), and trained on and measured for retrieval (two epochs), each by the command line with
+SPACEFORM_MEMORY set to `--memory`. Kept are the peak of resident memory of each command or of its largest
+process, as the system counts it, and its seconds of CPU. The system may keep files in its own cache; that is
+not counted.
 
 Speed: a folder of `--small-gib`, from the disk and from memory by turns in one process on one thread, the
 files being in the system's cache: seconds of an epoch of the engine, and of a retrieval epoch's batches.
@@ -92,9 +93,13 @@ def memory(options: argparse.Namespace, place: Path, keep: Callable[[dict[str, A
         found[f"evaluate, {task}"] |= {name: said[name] for name in kept if name in said}
         keep(found)
         if task == "classification":
-            searched = ["search", str(folder), "--heads", "cosine", "--trials", "2", "--processes", "1"]
+            searched = ["search", str(folder), "--head", "cosine", "--trials", "2", "--processes", "1"]
             found["search"] = command([*searched, "--out", str(place / "search")], options.memory)
             found["search"]["about"] = (place / "search" / "cosine.toml").read_text().splitlines()[0]
+            keep(found)
+            compared = ["compare", str(folder), "--heads", "standard,cosine", "--seeds", "1", "--search", "2"]
+            compared += ["--set", "optim.epochs=1", "--processes", "1", "--out", str(place / "compare")]
+            found["compare"] = command(compared, options.memory)
             keep(found)
 
 
