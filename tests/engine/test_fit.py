@@ -43,8 +43,9 @@ def digits(n: int = 600) -> tuple[Rows, Rows]:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_learns_digits(head):
+    """Processors round differently, which moved an accuracy by two items; the bound is twelve items away."""
     train, held_out = digits()
-    found = fit(head, SHORT, train, held_out, seed=0, classes=10)
+    found = fit(head, replace(SHORT, epochs=10), train, held_out, seed=0, classes=10)
     assert found.accuracy > 0.8
     assert found.nll < 1.2
     assert found.history[-1].objective < found.history[0].objective
@@ -150,7 +151,7 @@ def test_parts_take_turns_in_step():
 
 
 def test_rows_of_weight_zero_are_not_learned_from():
-    train, held_out = digits(300)
+    train, held_out = digits()
     wrong = Rows(train.x, (train.y + 1) % 10, torch.zeros_like(train.weight))
     both = Rows(
         *(torch.cat(pair) for pair in ((train.x, wrong.x), (train.y, wrong.y), (train.weight, wrong.weight)))
@@ -160,7 +161,7 @@ def test_rows_of_weight_zero_are_not_learned_from():
 
 
 def test_float64_features_are_standardised_in_float64_and_learned_from_in_float32():
-    train, held_out = digits(300)
+    train, held_out = digits()
     far = 1e9  # float32 would round all features to one value
     found = fit(
         "standard",

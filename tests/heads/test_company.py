@@ -114,13 +114,14 @@ def test_trains(name):
 @pytest.mark.slow
 @every_head
 def test_learns_digits_as_it_comes(name):
+    """Processors round differently, which moved an accuracy by two points after eight epochs."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images / 16).float(), torch.tensor(labels)
     test = torch.arange(len(y)) % 5 == 0
     torch.manual_seed(0)
     net, head = nn.Linear(64, 16), HEADS[name](16, 10)
     optimiser = torch.optim.Adam([*net.parameters(), *head.parameters()], lr=3e-3)
-    for _ in range(8):
+    for _ in range(12):
         for rows in torch.nonzero(~test)[:, 0][torch.randperm(int((~test).sum()))].split(64):
             loss = head(net(x[rows]), y[rows]).mean()
             optimiser.zero_grad()
