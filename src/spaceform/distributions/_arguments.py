@@ -21,6 +21,11 @@ class _UnitVector(constraints.Constraint):
 unit_vector = _UnitVector()
 
 
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
+    """torch.broadcast_shapes, which imports sympy: two seconds in every process that asks for a shape."""
+    return torch.broadcast_tensors(*(torch.empty(shape, device="meta") for shape in shapes))[0].shape
+
+
 def check_dim(dim: int) -> None:
     """Refuse what is not the dimension of a sphere in R^dim."""
     if isinstance(dim, bool) or not isinstance(dim, (int, torch.SymInt)) or dim < 2:
@@ -79,7 +84,7 @@ def parameters(
         concentration = torch.full((), concentration, dtype=loc.dtype, device=loc.device)
     check_floating("concentration", concentration)
     try:
-        batch = torch.broadcast_shapes(loc.shape[:-1], concentration.shape)
+        batch = broadcast_shapes(loc.shape[:-1], concentration.shape)
     except RuntimeError:
         raise ValueError(
             f"concentration must broadcast against the batch of loc, {tuple(loc.shape[:-1])}, "

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence, register_kl
 
+from spaceform.distributions._arguments import broadcast_shapes
 from spaceform.distributions._peak import Bregman
 from spaceform.distributions._sphere import versine
 from spaceform.distributions.power_spherical import POWER_SPHERICAL, PowerSpherical, digamma_difference
@@ -27,7 +28,7 @@ def _same_dim(p: Distribution, q: Distribution) -> int:
 
 
 def _of_both_batches(kl: Float[Tensor, "..."], p: Distribution, q: Distribution) -> Float[Tensor, "..."]:
-    return kl.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))
+    return kl.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
 
 
 @register_kl(HypersphericalUniform, HypersphericalUniform)

@@ -8,7 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from spaceform.distributions._arguments import check_dim, check_directions, check_unit, unit_vector
+from spaceform.distributions._arguments import (
+    broadcast_shapes,
+    check_dim,
+    check_directions,
+    check_unit,
+    unit_vector,
+)
 from spaceform.distributions._sphere import uniform_direction
 
 Shape = torch.Size | tuple[int, ...] | list[int]
@@ -92,7 +98,7 @@ class HypersphericalUniform(Distribution):
         """Minus the logarithm of the area of the sphere."""
         if self._validate_args:
             check_value(value, self)
-        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        shape = broadcast_shapes(value.shape[:-1], self.batch_shape)
         return torch.full(shape, -log_area(self.dim), dtype=value.dtype, device=value.device)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -104,7 +110,7 @@ def check_value(value: Tensor, distribution: Distribution) -> None:
     """Refuse values that are not unit vectors of the distribution's dimension and batch."""
     check_directions("value", value)
     try:
-        torch.broadcast_shapes(value.shape[:-1], distribution.batch_shape)
+        broadcast_shapes(value.shape[:-1], distribution.batch_shape)
         fits = value.shape[-1] == distribution.event_shape[0]
     except RuntimeError:
         fits = False
