@@ -18,7 +18,7 @@ def test_a_table(tmp_path):
     assert found.labels is not None
     assert found.labels.tolist() == [1, 0, 1]
     assert found.split is not None
-    assert found.split.tolist() == ["train", "val", "test"]
+    assert found.split == ("train", "val", "test")
     assert found.groups is not None
     assert found.groups.tolist() == [0, 1, 0]
     frame[["said"]].to_csv(tmp_path / "bare.csv", index=False)
@@ -37,7 +37,7 @@ def test_a_folder_with_a_split(tmp_path):
     assert found.labels is not None
     assert found.labels.tolist() == [0, 0, 1]
     assert found.split is not None
-    assert found.split.tolist() == ["test", "train", "train"]
+    assert found.split == ("test", "train", "train")
 
 
 @pytest.mark.parametrize(

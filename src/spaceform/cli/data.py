@@ -40,12 +40,13 @@ def data_check(
         typer.Argument(metavar="DATA", help="A name, a folder of images, or an .npz, .parquet or .csv file."),
     ],
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of a table that holds texts.")] = None,
     photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
 ) -> None:
     """Verify checksums, counts, and that `compare` takes the data; exits 1 where something is wrong."""
     from spaceform.verbs.check import check
 
-    checks = check(what, label=label, photos=photos)
+    checks = check(what, label=label, text=text, photos=photos)
     for found in checks:
         typer.echo(f"{'ok   ' if found.ok else 'WRONG'} {found.what}: {found.detail}")
     if not all(found.ok for found in checks):

@@ -30,7 +30,11 @@ def features(
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the net: a .safetensors file, or .pth of tensors.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts; labels stand in y.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of a table that holds the texts.")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="The column that holds their labels; default: y, label or class."),
+    ] = None,
     views: Annotated[
         int, typer.Option(help="Augmented views of each training photo, as further rows.", min=0)
     ] = 0,
@@ -61,6 +65,7 @@ def features(
             net=net,
             weights=weights,
             text=text,
+            label=label,
             views=views,
             batch=batch,
             device=device,

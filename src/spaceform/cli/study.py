@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from spaceform.verbs.outcome import Study
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="A name, a folder of images, an .npz, .parquet or .csv file.")
+    str,
+    typer.Argument(
+        metavar="DATA", help="A name, a folder of images or texts, an .npz, .parquet or .csv file."
+    ),
 ]
 Label = Annotated[
     str | None, typer.Option(help="The column of a table that holds the labels; default: y, label or class.")
+]
+Text = Annotated[
+    str | None,
+    typer.Option(help="The column of a table that holds texts, to be read by a pretrained net."),
 ]
 Heads = Annotated[
     str, typer.Option(help="Comma-separated names, 'default', 'paper' for the paper's five, or 'all'.")
@@ -56,7 +63,11 @@ Noise = Annotated[
 ]
 NetName = Annotated[
     str | None,
-    typer.Option("--net", help="small, residual, projection, features, resnet50, or any model of timm."),
+    typer.Option(
+        "--net",
+        help="small, residual, projection, features, resnet50, or any model of timm; for texts, a model of "
+        "sentence-transformers or a local folder.",
+    ),
 ]
 Weights = Annotated[
     Path | None, typer.Option(help="Weights of a pretrained --net: a .safetensors file, or .pth of tensors.")
@@ -78,6 +89,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
     task: Purpose = None,
     label: Label = None,
+    text: Text = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     temperature: Annotated[
@@ -119,6 +131,7 @@ def compare(
         budget=budget,
         task=task,
         label=label,
+        text=text,
         net=net,
         weights=weights,
         finetune=finetune,
@@ -204,6 +217,7 @@ def search(
     ] = None,
     task: Purpose = None,
     label: Label = None,
+    text: Text = None,
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     net: NetName = None,
@@ -229,6 +243,7 @@ def search(
         budget=budget,
         task=task,
         label=label,
+        text=text,
         net=net,
         weights=weights,
         finetune=finetune,

@@ -9,6 +9,7 @@ from spaceform.data.photos import PHOTOS, Photos
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.splits import imbalance, label_noise, split, targets
 from spaceform.data.table_columns import TableFeature
+from spaceform.data.text_items import Texts
 from spaceform.data.thumbnails import shrunk, thumbnails
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Pixels",
     "Split",
     "TableFeature",
+    "Texts",
     "check",
     "evaluation_batches",
     "get",

@@ -52,19 +52,25 @@ class Check:
 
 
 def load(
-    what: str | Path, *, task: Task | None = None, label: str | None = None, download: bool = True
+    what: str | Path,
+    *,
+    task: Task | None = None,
+    label: str | None = None,
+    text: str | None = None,
+    download: bool = True,
 ) -> Dataset:
     """A data set by name, or own data by path.
 
-    A path is a folder of images, a file of features (`formats.FILE_FORMATS`), or a folder of features: Arrow
-    shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter of the memory
-    (`guard.memory`) stay on the disk. ``label`` names the column of a table that holds the labels.
+    A path is a folder of images or of texts, a file of features (`formats.FILE_FORMATS`), or a folder of
+    features: Arrow shards, or ``X*.npy`` and ``y*.npy``. Features of a folder that take more than a quarter
+    of the memory (`guard.memory`) stay on the disk. ``label`` names the column of a table that holds the
+    labels, ``text`` one that holds texts.
     """
     name = str(what)
     if name in CATALOG:
         dataset = _load_named(CATALOG[name], download)
     else:
-        dataset = load_path(Path(what).expanduser(), label, CATALOG)
+        dataset = load_path(Path(what).expanduser(), label, text, CATALOG)
     return dataset if task is None else dataset.with_task(task)
 
 
@@ -106,7 +112,9 @@ def list_datasets() -> list[Status]:
     return [_status(entry) for entry in CATALOG.values()]
 
 
-def check(what: str | Path, *, label: str | None = None, photos: bool = True) -> list[Check]:
+def check(
+    what: str | Path, *, label: str | None = None, text: str | None = None, photos: bool = True
+) -> list[Check]:
     """Verify what is here: checksums, counts, whether it can be split; without ``photos``, decode none."""
     entry = CATALOG.get(str(what))
     checks: list[Check] = []
@@ -116,7 +124,7 @@ def check(what: str | Path, *, label: str | None = None, photos: bool = True) ->
             return [Check(entry.name, False, f"not here; {_what_to_put_where(entry)}")]
         checks += list(_check_files(entry, place))
     try:
-        dataset = load(what, label=label, download=False)
+        dataset = load(what, label=label, text=text, download=False)
     except DataError as error:
         return [*checks, Check(str(what), False, str(error))]
     items, classes = len(dataset), len(dataset.labels.unique())

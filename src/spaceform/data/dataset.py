@@ -15,10 +15,11 @@ from torch import Tensor
 from spaceform.data.errors import DataError as DataError
 from spaceform.data.stored_rows import StoredRows
 from spaceform.data.table_columns import TableFeature
+from spaceform.data.text_items import Texts
 from spaceform.foundation.messages import spelled
 
 Task: TypeAlias = Literal["classification", "retrieval"]
-InputKind: TypeAlias = Literal["pixels", "features", "photos"]
+InputKind: TypeAlias = Literal["pixels", "features", "photos", "texts"]
 
 PARTS = {
     "train": "train",
@@ -57,9 +58,9 @@ class Split:
 class Dataset:
     """Labelled items.
 
-    ``inputs`` are small images held in memory (uint8), feature vectors (float32) in memory or on the disk, or
-    the paths of photos that are decoded when they are needed. ``official`` is the split that comes with the
-    data, or None.
+    ``inputs`` are small images held in memory (uint8), feature vectors (float32) in memory or on the disk,
+    the paths of photos that are decoded when they are needed, or texts. ``official`` is the split that comes
+    with the data, or None.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Dataset:
         | Float[Tensor, "items dim"]
         | StoredRows
         | tuple[Path, ...]
+        | Texts
     )
     task: Task = "classification"
     official: Split | None = None
@@ -85,10 +87,12 @@ class Dataset:
     """What the features are, where the file has a name for each."""
     label: str | None = None
     """The column of a table that was asked for as labels."""
+    text: str | None = None
+    """The column of a table that holds the texts; ".txt" where they are files."""
     shrunk_from: str = ""
-    """A digest of what ``inputs`` were made of, if they were: photos, or a folder of features."""
+    """A digest of what ``inputs`` were made of, if they were: photos, texts, or a folder of features."""
     made_by: str = ""
-    """A digest of the weights of the net that made features of photos, if one did."""
+    """A digest of the weights of the net that made features of photos or texts, if one did."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _written([self.name])[0])
@@ -117,7 +121,9 @@ class Dataset:
 
     @property
     def kind(self) -> InputKind:
-        """What an item is: "pixels", "features" or "photos"."""
+        """What an item is: "pixels", "features", "photos" or "texts"."""
+        if isinstance(self.inputs, Texts):
+            return "texts"
         if isinstance(self.inputs, tuple):
             return "photos"
         return "features" if self.inputs.ndim == 2 else "pixels"
@@ -135,14 +141,18 @@ class Dataset:
         digest = hashlib.blake2b(repr(self.classes).encode())
         for part in (self.labels, groups, official.train, official.val, official.test):
             digest.update(_digest_of_values(part))
-        digest.update(self._inputs_digest())
+        digest.update(self.inputs_digest)
         return digest.hexdigest()
 
-    def _inputs_digest(self) -> bytes:
+    @property
+    def inputs_digest(self) -> bytes:
+        """A digest of the inputs, or of what they were made of."""
         if self.shrunk_from:
             return self.shrunk_from.encode()
         if isinstance(self.inputs, tuple):
             return digest_of_photos(self.inputs).encode()
+        if isinstance(self.inputs, Texts):
+            return self.inputs.digest.encode()
         if isinstance(self.inputs, StoredRows):
             return self.inputs.digest.encode()
         return _digest_of_values(self.inputs)

@@ -16,6 +16,7 @@ from spaceform.data.dataset import DataError, Dataset, Split
 from spaceform.data.photos import Photos, photos_for
 from spaceform.data.sampler import EpisodicSampler
 from spaceform.data.stored_rows import StoredRows
+from spaceform.data.text_items import Texts
 from spaceform.foundation.torchvision import ensure_torchvision
 
 Preprocessing: TypeAlias = Pixels | Photos | None
@@ -42,6 +43,11 @@ def preprocessing(dataset: Dataset, split: Split) -> Preprocessing:
             return None
         case "photos":
             return photos_for(dataset.name)
+        case "texts":
+            raise DataError(
+                f"{dataset.name} are texts, which heads see by the features of a net; set "
+                "data.features=sentence-transformers/all-MiniLM-L6-v2."
+            )
         case "pixels":
             assert isinstance(dataset.inputs, Tensor)
             return pixels_for(dataset.name, dataset.inputs[split.train])
@@ -62,6 +68,7 @@ def train_batches(
     workers and the number of processes. ``dataset.inputs`` in memory should already be on the device:
     `Dataset.to`.
     """
+    assert not isinstance(dataset.inputs, Texts)  # `preprocessing` refuses them
     if not isinstance(dataset.inputs, tuple):
         yield from _from_rows(dataset.inputs, targets, sampler, how, device)
         return
@@ -87,6 +94,7 @@ def evaluation_batches(
 ) -> Iterator[Float[Tensor, "batch *shape"]]:
     """The inputs of a part, in order, without augmentation."""
     parts = torch.split(indices, batch_size)
+    assert not isinstance(dataset.inputs, Texts)  # `preprocessing` refuses them
     if not isinstance(dataset.inputs, tuple):
         for part in parts:
             x = taken(dataset.inputs, part, device)
@@ -113,6 +121,7 @@ def training_pass(
     order = indices[torch.randperm(len(indices), generator=generator)]
     # Parts of equal size: batch norm cannot take a lone item.
     parts = order.tensor_split(-(-len(order) // batch_size))
+    assert not isinstance(dataset.inputs, Texts)  # `preprocessing` refuses them
     if not isinstance(dataset.inputs, tuple):
         for part in parts:
             x = taken(dataset.inputs, part, device)

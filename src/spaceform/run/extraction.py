@@ -27,11 +27,11 @@ from spaceform import data
 from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, decoding_threads
 from spaceform.data.formats.shards import About, Shard, Shards
-from spaceform.data.formats.texts import Texts
 from spaceform.data.stored_rows import StoredRows
+from spaceform.data.text_items import Texts
 from spaceform.foundation.messages import first_line, spelled
 from spaceform.nets.pretrained import FrozenNet, Sight, frozen_net, origin_of
-from spaceform.nets.sentences import SentenceNet
+from spaceform.nets.sentences import SentenceNet, place_of, sentence_net
 from spaceform.run.progress import Pace, PaceListener
 
 BATCH = 32
@@ -58,6 +58,9 @@ Elsewhere: TypeAlias = Callable[
 class FeatureSource(ABC):
     """A base: rows in a fixed order that features are extracted from, and a net for them."""
 
+    origin: str
+    """Where the weights of the net come from, in words."""
+
     @property
     @abstractmethod
     def columns(self) -> Mapping[str, NDArray[Any]]:
@@ -71,7 +74,11 @@ class FeatureSource(ABC):
     @property
     @abstractmethod
     def facts(self) -> list[Any]:
-        """All that the features depend on; the net of photos is not loaded for it."""
+        """All that the features depend on; the net is not loaded for it."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the net now; raises `NoWeights` where it cannot be had."""
 
     @abstractmethod
     def settle(self, device: str, workers: int) -> None:
@@ -120,7 +127,6 @@ class PhotoSource(FeatureSource):
         return frozen_net(self._name, self._weights)
 
     def load(self) -> None:
-        """Load the net now; raises `NoWeights` where it cannot be had."""
         self.net  # noqa: B018 (kept by the property)
 
     @cached_property
@@ -187,7 +193,7 @@ class PhotoSource(FeatureSource):
     def _pixels(self, row: int) -> UInt8[Tensor, "3 size size"] | data.DataError:
         item, view = int(self._item[row]), int(self._view[row])
         photos = self.dataset.inputs
-        assert not isinstance(photos, StoredRows)
+        assert not isinstance(photos, StoredRows | Texts)
         try:
             photo = _picture(photos[item]) if isinstance(photos, Tensor) else photos[item]
             return self._how.view(photo, item * 2**16 + view) if view else self._how.pixels(photo)
@@ -199,15 +205,24 @@ class PhotoSource(FeatureSource):
 class TextSource(FeatureSource):
     """Texts and a net for them."""
 
-    def __init__(self, texts: Texts, net: SentenceNet) -> None:
-        self._texts, self._net = texts, net
+    def __init__(self, texts: Texts, net: str | None = None, *, device: str = "cpu") -> None:
+        self._texts, self._name, self._device = texts, net, device
+        _, self.origin, self._digest = place_of(net)
+
+    @cached_property
+    def _net(self) -> SentenceNet:
+        """The net, loaded when it is first asked for."""
+        return sentence_net(self._name, self._device)
+
+    def load(self) -> None:
+        self._net  # noqa: B018 (kept by the property)
 
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]:
         texts = self._texts
         found: dict[str, NDArray[Any]] = {"file": np.array(texts.items, dtype=object)}
         known = {"y": texts.labels, "split": texts.split, "groups": texts.groups}
-        return found | {name: values for name, values in known.items() if values is not None}
+        return found | {name: np.asarray(values) for name, values in known.items() if values is not None}
 
     @property
     def about(self) -> About:
@@ -216,14 +231,13 @@ class TextSource(FeatureSource):
 
     @property
     def facts(self) -> list[Any]:
-        digest = hashlib.blake2b(digest_size=16)
-        for text in self._texts.texts:
-            digest.update(f"{len(text)} {text}".encode())
+        digest = hashlib.blake2b(self._texts.digest.encode(), digest_size=16)
         for name, values in self.columns.items():
             digest.update(f"{name} {values.tolist()}".encode())
-        return ["texts", self._net.digest, digest.hexdigest()]
+        return ["texts", self._digest, digest.hexdigest()]
 
     def settle(self, device: str, workers: int) -> None:  # noqa: ARG002 (there is nothing to decode)
+        self._device = device
         self._net.to(device)
 
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:

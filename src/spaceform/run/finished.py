@@ -22,9 +22,10 @@ from spaceform import data
 from spaceform.calibrators import Calibrator
 from spaceform.decisions import Pairs
 from spaceform.nets.pretrained import FrozenNet, frozen_net
+from spaceform.nets.sentences import SentenceNet, sentence_net
 from spaceform.run import stored
 from spaceform.run.calibrating import CALIBRATORS_FILE, Calibration, read_calibration
-from spaceform.run.frozen import features_of
+from spaceform.run.frozen import features_of, read_by
 from spaceform.run.held_out import HeldOut
 from spaceform.run.material import read_preprocessing
 from spaceform.run.model import Model
@@ -55,7 +56,7 @@ class Run:
         )
         """The features, in order, where the file that it was trained on has a name for each."""
         self.made_by = state["made_by"]
-        """A digest of the weights of `frozen`."""
+        """A digest of the weights of `frozen` or `reader`."""
         self.model = model.eval()
         self.how = read_preprocessing(state["preprocessing"])
 
@@ -84,15 +85,28 @@ class Run:
     def frozen(self) -> FrozenNet | None:
         """The pretrained net whose features of photos it was trained on; None where there is none."""
         wanted = self.recipe.data
-        if wanted.features is None:
+        if wanted.features is None or wanted.text is not None:
             return None
         net = frozen_net(wanted.features, wanted.weights)
+        self._require_same(net)
+        return net.to(self.device)
+
+    @cached_property
+    def reader(self) -> SentenceNet | None:
+        """The pretrained net whose features of texts it was trained on; None where there is none."""
+        wanted = self.recipe.data
+        if wanted.text is None:
+            return None
+        net = sentence_net(wanted.features, str(self.device))
+        self._require_same(net)
+        return net
+
+    def _require_same(self, net: FrozenNet | SentenceNet) -> None:
         if net.digest != self.made_by:
             raise RecipeError(
                 f"{self.path} was trained on features of {net.name!r} with other weights than those of "
                 f"{net.origin}; get the weights that it was trained with"
             )
-        return net.to(self.device)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -163,7 +177,10 @@ class Run:
         return f"probabilities of {self.path} are uncalibrated: run `spaceform evaluate {self.path}` first"
 
     def embed(self, inputs: Inputs, *, batch_size: int = 512) -> Float[Tensor, "items dim"]:
-        """Embeddings of images (uint8, or float in 0..1), features, or the paths of photos (or one path)."""
+        """Embeddings of images (uint8, or float in 0..1), features, paths of photos, or texts.
+
+        A single path or text is a list of one.
+        """
         return self.model.embed(self._batches(inputs, batch_size))
 
     def embed_and_reach(
@@ -198,6 +215,9 @@ class Run:
 
     def _batches(self, inputs: Inputs, batch_size: int) -> Iterator[Tensor]:
         inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+        if not isinstance(inputs, Tensor | np.ndarray) and self.reader is not None:
+            yield from (x.to(self.device) for x in read_by([str(text) for text in inputs], self.reader))
+            return
         if not isinstance(inputs, Tensor | np.ndarray) and self.frozen is not None:
             yield from features_of([Path(path) for path in inputs], self.frozen)
             return

@@ -1,4 +1,4 @@
-"""Features in place of photos: extracted once by a pretrained net, then taken from the cache."""
+"""Features in place of photos or texts: extracted once by a pretrained net, then taken from the cache."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,12 +10,21 @@ from torch import Tensor
 
 from spaceform import data
 from spaceform.data import cache
-from spaceform.data.dataset import digest_of_photos
 from spaceform.data.decoding import ahead, decoding_threads
 from spaceform.data.formats.shards import Shards
 from spaceform.data.formats.stored_features import kept_or_read, rows_of_shards
+from spaceform.data.text_items import Texts
 from spaceform.nets.pretrained import FrozenNet
-from spaceform.run.extraction import BATCH, PhotoSource, extract, photos_of, plan_of
+from spaceform.nets.sentences import SentenceNet
+from spaceform.run.extraction import (
+    BATCH,
+    FeatureSource,
+    PhotoSource,
+    TextSource,
+    extract,
+    photos_of,
+    plan_of,
+)
 from spaceform.run.progress import PaceListener
 
 
@@ -28,31 +37,49 @@ def frozen_features(
 ) -> data.Dataset:
     """The same items with features as inputs, from the cache where they were extracted before.
 
-    What is no photo stays as it is. The content of the data is that of the photos.
+    What is neither photos nor texts stays as it is. The content of the data is that of the photos or texts.
     """
-    if not isinstance(dataset.inputs, tuple):
+    if dataset.kind in ("features", "pixels"):
         return dataset
-    return kept_features(PhotoSource(dataset, net, weights), listener)
+    return kept_features(dataset, source_of(dataset, net, weights), listener)
 
 
-def kept_features(source: PhotoSource, listener: PaceListener | None = None) -> data.Dataset:
-    """The features of a source of photos, extracted or from the cache."""
+def source_of(
+    dataset: data.Dataset, net: str | None, weights: str | Path | None = None
+) -> PhotoSource | TextSource:
+    """Photos, or texts, and the net that sees or reads them."""
+    if isinstance(dataset.inputs, Texts):
+        return TextSource(dataset.inputs, net)
+    return PhotoSource(dataset, net, weights)
+
+
+def kept_features(
+    dataset: data.Dataset, source: FeatureSource, listener: PaceListener | None = None
+) -> data.Dataset:
+    """The data set with the features of its source, extracted or from the cache."""
     shards = extract(source, cache.place(plan_of(source)), listener=listener)
-    photos = source.dataset.inputs
-    assert isinstance(photos, tuple)
     return replace(
-        source.dataset,
+        dataset,
         inputs=kept_or_read(rows_of_shards(shards)),
-        shrunk_from=digest_of_photos(photos),
+        shrunk_from=dataset.inputs_digest.decode(),
         made_by=shards.about.weights,
     )
 
 
-def require_net(source: PhotoSource) -> None:
+def require_net(source: FeatureSource) -> None:
     """Load the net where features are still to be extracted; raises `NoWeights` where that cannot be."""
     plan = plan_of(source)
     if Shards.done(cache.place(plan), plan) is None:
         source.load()
+
+
+def read_by(texts: Sequence[str], net: SentenceNet) -> Iterator[Float[Tensor, "batch features"]]:
+    """The features of texts, a batch at a time."""
+    empty = [i for i, text in enumerate(texts) if not text.strip()]
+    if empty:
+        raise ValueError(f"the text of item {empty[0]} is empty; fill or remove it")
+    for i in range(0, len(texts), BATCH):
+        yield torch.from_numpy(net.encode(texts[i : i + BATCH]))
 
 
 def features_of(photos: Sequence[Path], net: FrozenNet) -> Iterator[Float[Tensor, "batch features"]]:

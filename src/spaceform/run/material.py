@@ -41,7 +41,7 @@ class Material:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, as the net meets it."""
-        if not isinstance(self.dataset.inputs, tuple):
+        if not isinstance(self.dataset.inputs, tuple | data.Texts):
             return tuple(self.dataset.inputs.shape[1:])
         assert isinstance(self.how, data.Photos)
         return 3, self.how.size, self.how.size
@@ -57,11 +57,22 @@ class Material:
 
 def load_data(recipe: Recipe) -> data.Dataset:
     """What the recipe names, as pixels or features where it says so: the part of `material` worth keeping."""
-    return _seen(recipe, data.load(recipe.data.name, label=recipe.data.label))
+    return _seen(recipe, load_named(recipe))
+
+
+def load_named(recipe: Recipe) -> data.Dataset:
+    """What the recipe names, as it is."""
+    name, label, text = load_key(recipe)
+    return data.load(name, label=label, text=text)
+
+
+def load_key(recipe: Recipe) -> tuple[str, str | None, str | None]:
+    """Equal for recipes that `load_named` loads the same for."""
+    return recipe.data.name, recipe.data.label, recipe.data.text
 
 
 def _seen(recipe: Recipe, dataset: data.Dataset) -> data.Dataset:
-    """Photos as the recipe sees them: as they are, shrunk, or as features of a pretrained net."""
+    """Photos and texts as the recipe sees them: as they are, shrunk, or as features of a pretrained net."""
     wanted = recipe.data
     if wanted.features is not None:
         return frozen_features(dataset, wanted.features, wanted.weights)

@@ -18,7 +18,7 @@ from spaceform.run.cluster import ActorWork, Cluster, by_actors
 from spaceform.run.extraction import Batches, Elsewhere, ExtractedBatch, FeatureSource
 from spaceform.run.finished import Run
 from spaceform.run.parts import KeptParts
-from spaceform.run.predict import Prediction, PredictionPlan, read
+from spaceform.run.predict import NewItems, Prediction, PredictionPlan, read
 
 PART = 1024
 """Items of a part: what a killed process loses is less than one for each actor."""
@@ -64,9 +64,9 @@ def predict_by(
     `tell` hears how many parts are done, and of how many.
     """
     plan = plan.for_run(run)
-    items, inputs = read(sources, run.columns)
+    items, inputs = read(sources, run)
     kept = KeptParts(folder, _digest(run, sources, items, plan, part), -(-len(items) // part))
-    run.frozen  # noqa: B018 (loaded here: it travels to the hosts)
+    run.frozen, run.reader  # noqa: B018 (loaded here: they travel to the hosts)
     tasks = {i: inputs[i * part : (i + 1) * part] for i in kept.missing}
     for number, arrays in by_actors(cluster, _Predicting(run, plan), tasks):
         kept.write(number, arrays)
@@ -95,10 +95,11 @@ class _Predicting(ActorWork):
 
     def settle(self, device: str, workers: int) -> None:  # noqa: ARG002 (photos are decoded as they come)
         self._run.model.to(device)
-        if self._run.frozen is not None:
-            self._run.frozen.to(device)
+        for net in (self._run.frozen, self._run.reader):
+            if net is not None:
+                net.to(device)
 
-    def __call__(self, task: NDArray[Any] | list[Path]) -> dict[str, NDArray[Any]]:
+    def __call__(self, task: NewItems) -> dict[str, NDArray[Any]]:
         return {name: value.numpy() for name, value in self._plan.of(self._run, task).items()}
 
 

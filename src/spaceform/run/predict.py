@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,6 +15,7 @@ from torch import Tensor
 from spaceform import data
 from spaceform.data.formats import can_predict, read_unlabelled
 from spaceform.data.formats.image_folder import EXTENSIONS, images_in
+from spaceform.data.formats.texts import load_new_texts, require_texts
 from spaceform.decisions import LeastAmbiguousSets, Refusal
 from spaceform.foundation.messages import spelled
 from spaceform.run import files
@@ -23,6 +24,10 @@ from spaceform.run.held_out import as_trained
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+NewItems: TypeAlias = "NDArray[np.generic] | list[Path] | list[str]"
+"""An array of features or of small images, photos by their paths, or texts."""
 
 
 @final
@@ -88,7 +93,7 @@ def predict(
     coverage: float | None = None,
     unknown: float | None = None,
 ) -> Prediction:
-    """Predict images (files, folders) or arrays (.npz with X, .npy, .parquet, .csv) with a run.
+    """Predict images (files, folders), arrays (.npz with X, .npy, .parquet, .csv) or texts with a run.
 
     `calibrator` is one of the run's, None, or "auto": the one that `evaluate` chose. Probabilities are those
     of `evaluate` and of an exported graph. The columns of a table are taken by name where the run knows the
@@ -101,11 +106,11 @@ def predict(
     run on features are approximate (see `run/held_out.py`).
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
-    items, inputs = read(sources, run.columns)
+    items, inputs = read(sources, run)
     try:
         said = plan.of(run, inputs)
     except ValueError as error:
-        if isinstance(inputs, list):  # photos, which such an error names itself
+        if isinstance(inputs, list):  # photos and texts, which such an error names itself
             raise
         raise ValueError(f"{sources[0]}: {error}") from None
     return Prediction(items, run.classes, **said)
@@ -128,11 +133,9 @@ class PredictionPlan:
         chosen = run.best_calibrator if self.calibrator == "auto" else self.calibrator
         return replace(self, calibrator=chosen)
 
-    def of(self, run: Run, inputs: NDArray[np.generic] | list[Path]) -> dict[str, Tensor]:
+    def of(self, run: Run, inputs: NewItems) -> dict[str, Tensor]:
         """What the run says of these inputs: fields of a `Prediction`."""
         sets, refusal = self._decided(run)
-        if isinstance(inputs, list):
-            inputs = _pictures(run, inputs)
         z, reach = run.embed_and_reach(inputs, batch_size=self.batch_size)
         probabilities, confidence = run.predictor(self.calibrator).predict(z)
         found = {"probabilities": probabilities, "confidence": confidence, "embedding": z}
@@ -157,29 +160,37 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
     return paths
 
 
-def read(
-    sources: Sequence[str | Path], columns: Sequence[data.TableFeature] = ()
-) -> tuple[tuple[str, ...], NDArray[np.generic] | list[Path]]:
-    """Names and inputs: one array, or the images that are named or lie anywhere in the named folders.
+def read(sources: Sequence[str | Path], run: Run) -> tuple[tuple[str, ...], NewItems]:
+    """Names and inputs: one array, the images that are named or lie anywhere in the named folders, or texts.
 
-    Of a Parquet or CSV file with a column for each feature, `columns` says which to take and in which order.
+    Of a Parquet or CSV file the columns that the run was trained on are taken, by their names.
     """
     paths = [Path(source) for source in sources]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    if run.recipe.data.text is not None:
+        return _texts(paths, run.recipe.data.text)
     arrays = [path for path in paths if can_predict(path)]
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
-        x = read_unlabelled(arrays[0], columns)
+        x = read_unlabelled(arrays[0], run.columns)
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:
         raise ValueError(
             f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
         )
-    return tuple(spelled(str(image)) for image in images), images
+    return tuple(spelled(str(image)) for image in images), _pictures(run, images)
+
+
+def _texts(paths: Sequence[Path], column: str) -> tuple[tuple[str, ...], list[str]]:
+    found = [load_new_texts(path, column) for path in paths]
+    for texts in found:
+        require_texts(texts)
+    items = [item if len(found) == 1 else f"{texts.name}: {item}" for texts in found for item in texts.items]
+    return tuple(items), [text for texts in found for text in texts.texts]
 
 
 def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:

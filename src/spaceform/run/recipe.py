@@ -41,6 +41,8 @@ class Data(Value):
     """A name in the catalogue (`mnist`, ...), a folder of images, an `.npz`, `.parquet` or `.csv`."""
     label: str | None = None
     """The column of a table that holds the labels; None is `y`, or the only one with a usual name."""
+    text: str | None = None
+    """The column of a table that holds texts; ".txt" for a folder of such files. `features` reads them."""
     task: Literal["classification", "retrieval"] | None = None
     """Fixed-set or open-set; None is the data set's own."""
     split_seed: Natural = 0
@@ -52,14 +54,14 @@ class Data(Value):
     thumbnail: Annotated[int, Field(ge=8)] | None = None
     """Shrink photos once to this many pixels an edge and hold them in memory; None decodes them as needed."""
     features: str | None = None
-    """A pretrained model of timm: its features, extracted once, stand in for the photos."""
+    """A pretrained model of timm, of sentence-transformers for texts: its features stand in for the items."""
     weights: str | None = None
     """A local file of the weights of `features`; None takes those of a package or of the hub."""
 
     @property
-    def key(self) -> tuple[str, str | None, int | None, str | None, str | None]:
+    def key(self) -> tuple[str | int | None, ...]:
         """Equal for recipes whose data, once loaded, are the same."""
-        return self.name, self.label, self.thumbnail, self.features, self.weights
+        return self.name, self.label, self.text, self.thumbnail, self.features, self.weights
 
     @model_validator(mode="after")
     def _one_way_to_see_photos(self) -> "Data":

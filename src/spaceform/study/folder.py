@@ -15,10 +15,10 @@ import pandas as pd
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from spaceform import data
 from spaceform.foundation.messages import sentence
 from spaceform.run import files, stored
 from spaceform.run.environment import environment
+from spaceform.run.material import load_key, load_named
 from spaceform.run.recipe import Recipe, RecipeError, make
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
@@ -327,10 +327,10 @@ class StudyFolder:
             and (path := self.path(job) / "result.json").exists()
             and (fingerprint := files.read_json(path, stored.Result, remedy=_train_again(path))["data"])
         ]
-        named = {(job.recipe.data.name, job.recipe.data.label) for job, _ in kept}
-        contents = {(name, label): data.load(name, label=label).content for name, label in named}
+        named = {load_key(job.recipe): job.recipe for job, _ in kept}
+        contents = {key: load_named(recipe).content for key, recipe in named.items()}
         for job, fingerprint in kept:
-            if fingerprint["content"] != contents[job.recipe.data.name, job.recipe.data.label]:
+            if fingerprint["content"] != contents[load_key(job.recipe)]:
                 raise RecipeError(
                     f"the data {job.recipe.data.name!r} is not what {job.name} in {self.folder} was trained "
                     "on: bring it back, or choose another --out"

@@ -13,11 +13,11 @@ import pandas as pd
 import tomli_w
 from optuna.trial import Trial, TrialState
 
-from spaceform import data
 from spaceform.foundation.messages import counted, first_line
 from spaceform.run import files, stored
 from spaceform.run.failures import Diverged
 from spaceform.run.files import read_json
+from spaceform.run.material import load_named
 from spaceform.run.recipe import Recipe, RecipeError, replace
 from spaceform.study.choices import Sampler
 from spaceform.study.folder import Job
@@ -196,7 +196,7 @@ def _open(
 
 def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:
     """Scores on other data are not comparable."""
-    content = data.load(recipe.data.name, label=recipe.data.label).content
+    content = load_named(recipe).content
     if study.user_attrs.get("data", content) != content:
         raise RecipeError(
             f"the data {recipe.data.name!r} is not what the search {study.study_name} began with: "

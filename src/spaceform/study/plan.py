@@ -131,6 +131,8 @@ def recipes(
     changes: dict[str, Any] = {}
     if dataset.label is not None:
         changes["data.label"] = dataset.label
+    if dataset.text is not None:
+        changes["data.text"] = dataset.text
     if task != dataset.task:
         changes["data.task"] = task
     if conditions.imbalance != 1.0:
@@ -225,7 +227,7 @@ def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bo
 
 def _for_engine(name: str, dataset: data.Dataset, head: str, settings: Mapping[str, Any]) -> Recipe:
     """The engine's first candidate that can have the settings: what is used where nothing is searched."""
-    assert not isinstance(dataset.inputs, tuple)
+    assert not isinstance(dataset.inputs, tuple | data.Texts)
     train = data.split(dataset).train
     features, classes = dataset.inputs.shape[1], len(dataset.labels[train].unique())
     start = {"net": {"name": "features", "dim": features}, "optim": {"name": "cosine_adamw", "lr": 1e-3}}
@@ -255,7 +257,7 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
     if dataset.kind == "photos":
         changes["data.thumbnail"] = THUMBNAIL
     if dataset.kind == "features":
-        assert not isinstance(dataset.inputs, tuple)
+        assert not isinstance(dataset.inputs, tuple | data.Texts)
         width = dataset.inputs.shape[1]
         changes["net.dim"] = min(dim, width)
         if width > _WIDE and task == "classification":
@@ -319,7 +321,8 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 def require_nets(found: Mapping[str, Recipe], dataset: data.Dataset) -> None:
     """Refuse nets that cannot be built for these inputs: once here, instead of in every run."""
-    shape = (3, 224, 224) if isinstance(dataset.inputs, tuple) else tuple(dataset.inputs.shape[1:])
+    inputs = dataset.inputs
+    shape = (3, 224, 224) if isinstance(inputs, tuple | data.Texts) else tuple(inputs.shape[1:])
     for net in {recipe.net for recipe in found.values()}:
         with torch.random.fork_rng():
             net.without_weights().build(shape)

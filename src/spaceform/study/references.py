@@ -23,6 +23,7 @@ import torch
 from typing_extensions import TypedDict
 
 from spaceform.calibrators import StructuredScaling
+from spaceform.data import Texts
 from spaceform.engine import reference
 from spaceform.engine.space import NARROW
 from spaceform.foundation.messages import first_line
@@ -78,7 +79,7 @@ def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Erra
     """The references that are not there yet, or for which fewer settings were tried; each for a process."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
-    narrow = not isinstance(features, tuple) and features.shape[1] < NARROW
+    narrow = not isinstance(features, tuple | Texts) and features.shape[1] < NARROW
     wanted = [name for name in REFERENCE_TITLES if name != "boosting" or narrow]
     missing = [name for name in wanted if not _is_made(folder / FOLDER / f"{name}.npz", trials)]
     work = partial(make_reference, trials=trials)
@@ -158,7 +159,7 @@ def _features(parts: Material) -> _Made:
 
 def _test(parts: Material) -> tuple[torch.Tensor, torch.Tensor]:
     """The test items that the runs keep their predictions of."""
-    assert not isinstance(parts.dataset.inputs, tuple)
+    assert not isinstance(parts.dataset.inputs, tuple | Texts)
     index = parts.split.test[kept_items(parts)]
     return parts.dataset.inputs[index].float(), parts.targets[index]
 

@@ -13,6 +13,7 @@ REPRODUCED: Mapping[str, str] = {
 COMPARED: Mapping[str, str] = {
     **REPRODUCED,
     "data.label": "give --label",
+    "data.text": "give --text",
     "data.task": "give --task",
     "data.features": "give --net",
     "data.weights": "give --weights",

@@ -7,18 +7,22 @@ from spaceform.data.catalog import Check
 from spaceform.study import plan
 
 
-def check(what: str | Path, *, label: str | None = None, photos: bool = True) -> list[Check]:
+def check(
+    what: str | Path, *, label: str | None = None, text: str | None = None, photos: bool = True
+) -> list[Check]:
     """Verify checksums, counts and the split, and plan a comparison with what it takes unless told otherwise.
 
     Without `photos`, none is decoded.
     """
-    checks = data.check(what, label=label, photos=photos)
-    return [*checks, _check_plan(what, label)] if all(found.ok for found in checks) else checks
+    checks = data.check(what, label=label, text=text, photos=photos)
+    return [*checks, _check_plan(what, label, text)] if all(found.ok for found in checks) else checks
 
 
-def _check_plan(what: str | Path, label: str | None) -> Check:
+def _check_plan(what: str | Path, label: str | None, text: str | None) -> Check:
     try:
-        dataset = data.load(what, label=label, download=False)
+        dataset = data.load(what, label=label, text=text, download=False)
+        if dataset.kind == "texts":
+            return Check("compare", True, "heads can be compared, on features of a net for texts")
         found = plan.recipes(str(what), plan.named_heads("default"), plan.Conditions(), dataset=dataset)
         plan.jobs(found, range(1))
     except ValueError as error:

@@ -41,6 +41,7 @@ def compare(
     budget: Length | None = None,
     task: Task | None = None,
     label: str | None = None,
+    text: str | None = None,
     net: str | None = None,
     weights: str | Path | None = None,
     finetune: bool = False,
@@ -67,7 +68,7 @@ def compare(
     Photos are seen by the frozen features of a pretrained model of timm, `net`, with its `weights` from a
     file, a package or the hub; only the heads are trained. `finetune` trains the net too. The nets "small",
     "residual" and "projection" are trained from scratch, on shrunk photos. `label` names the column of a
-    table that holds the labels.
+    table that holds the labels, `text` one that holds texts: a net for texts reads them, named by `net`.
 
     `search` is the number of candidates that are tried for each head on the validation split before the runs;
     on features of your own it is 16 unless given, and 0 turns it off. Reference rows stand beside the heads
@@ -84,7 +85,7 @@ def compare(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
     require_settable(settings, COMPARED)
-    source, folder = find(data, out, label=label)
+    source, folder = find(data, out, label=label, text=text)
     eyes = Eyes(net, weights, finetune)
     seen = see(source, eyes, budget=budget, recipes=recipes, settings=settings, say=say)
     source, settings = seen.source, seen.settings
@@ -197,6 +198,7 @@ def search(
     budget: Length = "quick",
     task: Task | None = None,
     label: str | None = None,
+    text: str | None = None,
     net: str | None = None,
     weights: str | Path | None = None,
     finetune: bool = False,
@@ -214,7 +216,7 @@ def search(
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
     require_settable(settings, SEARCHED)
-    source, folder = find(data, out, "-search", label=label)
+    source, folder = find(data, out, "-search", label=label, text=text)
     seen = see(source, Eyes(net, weights, finetune), budget=budget, settings=settings, say=say)
     source = seen.source
     conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)

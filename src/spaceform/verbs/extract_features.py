@@ -9,7 +9,6 @@ from spaceform import data
 from spaceform.data.formats.shards import About
 from spaceform.data.formats.texts import has_texts, load_texts, require_texts
 from spaceform.data.formats.write_features import write_npz, write_parquet
-from spaceform.nets.sentences import sentence_net
 from spaceform.run.extraction import BrokenItem, Elsewhere, FeatureSource, PhotoSource, TextSource, extract
 from spaceform.run.progress import PaceListener
 
@@ -49,6 +48,7 @@ def extract_features(
     net: str | None = None,
     weights: str | Path | None = None,
     text: str | None = None,
+    label: str | None = None,
     views: int = 0,
     batch: int = 32,
     device: str = "cpu",
@@ -60,8 +60,8 @@ def extract_features(
     """Write the features of photos or texts by a pretrained net to `out`; the same call again goes on.
 
     `what` is a folder of photos, a name of the catalog or a loaded data set; or texts: a `.csv` or `.parquet`
-    with the column `text`, or a folder of `.txt` files with a sub-folder for each class. `out` ends in .npz
-    or .parquet, or names a folder of Arrow shards, for what does not fit in memory.
+    with the columns `text` and `label`, or a folder of `.txt` files with a sub-folder for each class. `out`
+    ends in .npz or .parquet, or names a folder of Arrow shards, for what does not fit in memory.
 
     `net` is a model of timm, with its own preprocessing, and `weights` a local file for it (safetensors, or
     .pth of plain tensors); without a file the weights are those of an installed package or of the hub. For
@@ -79,7 +79,7 @@ def extract_features(
         )
     if views < 0:
         raise ValueError(f"--views must be 0 or more, got {views}")
-    source, origin = _source(what, net, weights, text, views, device, workers, skip_broken)
+    source = _source(what, net, weights, text, label, views, device, workers, skip_broken)
     folder = path.with_name(f".{path.name}.parts") if path.suffix in _WRITERS else path
     try:
         shards = extract(
@@ -96,7 +96,7 @@ def extract_features(
     if path.suffix in _WRITERS:
         _WRITERS[path.suffix](shards, path)
         shards.remove()
-    return Extracted(path, shards.about, dim, time.monotonic() - began, origin)
+    return Extracted(path, shards.about, dim, time.monotonic() - began, source.origin)
 
 
 def _elsewhere(on: "Cluster | None") -> Elsewhere | None:
@@ -112,25 +112,26 @@ def _source(
     net: str | None,
     weights: str | Path | None,
     text: str | None,
+    label: str | None,
     views: int,
     device: str,
     workers: int | None,
     skip_broken: bool,
-) -> tuple[FeatureSource, str]:
+) -> FeatureSource:
     if not isinstance(what, data.Dataset) and _is_text(what, text):
         if weights is not None or views:
             option = "--weights" if weights is not None else "--views"
             raise ValueError(f"{option} is for photos; leave it out, and name a net for texts by --net")
-        texts = load_texts(what, text)
+        texts = load_texts(what, text, label)
         if not skip_broken:
             require_texts(texts)
-        encoder = sentence_net(net, device)
-        return TextSource(texts, encoder), encoder.origin
+        return TextSource(texts, net, device=device)
+    if label is not None:
+        raise ValueError("--label names a column beside --text; name the column of texts, too")
     if text is not None:
         raise ValueError("--text names a column of a table, and a loaded data set has none; give the file")
     dataset = what if isinstance(what, data.Dataset) else data.load(what)
-    photos = PhotoSource(dataset, net, weights, views=views, device=device, workers=workers)
-    return photos, photos.origin
+    return PhotoSource(dataset, net, weights, views=views, device=device, workers=workers)
 
 
 def _is_text(what: str | Path, text: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""How a study sees photos: by the frozen features of a pretrained net, by a net that it trains, or shrunk."""
+"""How a study sees photos and texts: by frozen features of a pretrained net; photos also by other nets."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,9 @@ from typing import Any, final
 
 from spaceform.nets import NETS, TimmOptions
 from spaceform.nets.pretrained import DEFAULT_PHOTO_NET, NoWeights
-from spaceform.run.extraction import PhotoSource
-from spaceform.run.frozen import kept_features, require_net
+from spaceform.nets.sentences import DEFAULT_SENTENCE_NET
+from spaceform.run.extraction import FeatureSource
+from spaceform.run.frozen import kept_features, require_net, source_of
 from spaceform.run.progress import Pace, PaceListener
 from spaceform.run.recipe import RecipeError, load
 from spaceform.study.choices import Length
@@ -49,8 +50,10 @@ def see(
     settings: Mapping[str, Any] | None,
     say: Callable[[str], None],
 ) -> Seen:
-    """Photos by the frozen features of a pretrained net, unless something else is asked for or to be had."""
+    """Photos and texts by the frozen features of a pretrained net, unless a net is trained on photos."""
     given = dict(settings or {})
+    if source.dataset.kind == "texts":
+        return _read(source, eyes, given, say)
     weights = None if eyes.weights is None else str(eyes.weights)
     if source.dataset.kind != "photos":
         if weights is not None or eyes.finetune:
@@ -67,7 +70,7 @@ def see(
     if scratch or budget == "paper" or chosen or not _take_features(recipes):
         return Seen(source, eyes.net, given)
     name = eyes.net or DEFAULT_PHOTO_NET
-    photos = PhotoSource(source.dataset, name, weights)
+    photos = source_of(source.dataset, name, weights)
     try:
         require_net(photos)
     except NoWeights as error:
@@ -83,10 +86,37 @@ def see(
         f"photos are seen by the frozen features of {name} ({photos.origin}); heads are trained on them "
         "(--net names another net, --finetune trains the net too)"
     )
-    dataset = kept_features(photos, _teller(say))
-    note = "; ".join(filter(None, [dataset.note, f"features of {name}, frozen ({photos.origin})"]))
     features = {"data.features": name, "data.weights": weights}
-    return Seen(replace(source, dataset=replace(dataset, note=note)), None, features | given)
+    return _with_features(source, photos, name, features, given, say)
+
+
+def _read(source: StudyData, eyes: Eyes, given: Mapping[str, Any], say: Callable[[str], None]) -> Seen:
+    """Texts by the frozen features of a net for them."""
+    if eyes.weights is not None or eyes.finetune:
+        option = "--weights" if eyes.weights is not None else "--finetune"
+        raise RecipeError(f"{option} is for photos; for texts, --net names a net or a local folder")
+    if eyes.net in NETS:
+        raise RecipeError(
+            f"--net {eyes.net} does not read texts; name a net of sentence-transformers, or a local folder"
+        )
+    name = eyes.net or str(given.get("data.features", DEFAULT_SENTENCE_NET))
+    texts = source_of(source.dataset, name)
+    require_net(texts)
+    say(f"texts are read by {name}, frozen ({texts.origin}); heads are trained on its features")
+    return _with_features(source, texts, name, {"data.features": name}, given, say)
+
+
+def _with_features(
+    source: StudyData,
+    items: FeatureSource,
+    name: str,
+    said: Mapping[str, Any],
+    given: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Seen:
+    dataset = kept_features(source.dataset, items, _teller(say))
+    note = "; ".join(filter(None, [dataset.note, f"features of {name}, frozen ({items.origin})"]))
+    return Seen(replace(source, dataset=replace(dataset, note=note)), None, {**said, **given})
 
 
 def _take_features(recipes: Sequence[str | Path]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaceform.data import CATALOG, DataError, Dataset, load
+from spaceform.data import CATALOG, DataError, Dataset, Texts, load
 from spaceform.run import files
 from spaceform.run.recipe import RecipeError
 from spaceform.study.folder import ARRAYS
@@ -44,12 +44,17 @@ class StudyData:
 
 
 def find(
-    data: AnyData, out: str | Path | None, ending: str = "", *, label: str | None = None
+    data: AnyData,
+    out: str | Path | None,
+    ending: str = "",
+    *,
+    label: str | None = None,
+    text: str | None = None,
 ) -> tuple[StudyData, Path]:
     """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
     if isinstance(data, str | Path):
-        source = StudyData(str(data), load(data, label=label))
+        source = StudyData(str(data), load(data, label=label, text=text))
     elif isinstance(data, Dataset) and (place := _place(data)) is not None:
         source = StudyData(place, data)
     else:
@@ -64,7 +69,7 @@ def _place(dataset: Dataset) -> str | None:
     if dataset.name not in CATALOG and len(dataset.source) != 1:
         return None
     place = dataset.name if dataset.name in CATALOG else str(dataset.source[0])
-    return place if load(place, label=dataset.label).content == dataset.content else None
+    return place if load(place, label=dataset.label, text=dataset.text).content == dataset.content else None
 
 
 def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
@@ -73,7 +78,7 @@ def _of_dataset(dataset: Dataset) -> dict[str, NDArray[Any]]:
             f"the {dataset.kind} of {dataset.name!r} cannot be kept in a study; "
             "give the name or the folder that they are loaded from"
         )
-    assert not isinstance(dataset.inputs, tuple)
+    assert not isinstance(dataset.inputs, tuple | Texts)
     arrays: dict[str, NDArray[Any]] = {
         "X": dataset.inputs[:].cpu().numpy(),
         "y": dataset.labels.numpy(),

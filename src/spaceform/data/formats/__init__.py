@@ -20,6 +20,7 @@ from spaceform.data.formats.image_folder import load_folder
 from spaceform.data.formats.shards import ABOUT
 from spaceform.data.formats.stored_features import has_arrays, load_arrays, load_stored_shards
 from spaceform.data.formats.table_files import TABLE_ENDINGS
+from spaceform.data.formats.texts import TEXT_FILES, has_texts, load_text_dataset
 from spaceform.data.table_columns import TableFeature
 from spaceform.foundation.messages import spelled
 
@@ -46,15 +47,20 @@ FILE_FORMATS: dict[str, FileFormat] = {
 }
 
 
-def load_path(path: Path, label: str | None = None, names: Collection[str] = ()) -> Dataset:
-    """Labelled data in a file or folder; `label` names the column of a table that holds the labels.
+def load_path(
+    path: Path, label: str | None = None, text: str | None = None, names: Collection[str] = ()
+) -> Dataset:
+    """Labelled data in a file or folder.
 
-    `names` are the data sets that the user may have meant where there is no such path.
+    `label` and `text` name the columns of a table that hold the labels, and texts to be read. `names` are the
+    data sets that the user may have meant where there is no such path.
     """
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
     if label is not None and path.suffix.lower() not in TABLE_ENDINGS:
         raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
+    if text is not None and path.exists():
+        return load_text_dataset(path, text, label)
     found = FILE_FORMATS.get(path.suffix.lower())
     if found is not None and found.load is not None:
         return found.load(path, label)
@@ -62,6 +68,8 @@ def load_path(path: Path, label: str | None = None, names: Collection[str] = ())
         return load_stored_shards(path)
     if has_arrays(path):
         return load_arrays(path)
+    if has_texts(path):
+        return load_text_dataset(path, TEXT_FILES)
     if path.is_dir():
         return load_folder(path)
     if path.exists():
@@ -89,4 +97,4 @@ def read_unlabelled(path: Path, columns: Sequence[TableFeature] = ()) -> Unlabel
 
 def _known() -> str:
     *others, last = (ending for ending, known in FILE_FORMATS.items() if known.load is not None)
-    return f"a folder of images, or an {', '.join(others)} or {last} file of features"
+    return f"a folder of images or texts, or an {', '.join(others)} or {last} file of features"

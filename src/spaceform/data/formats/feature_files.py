@@ -24,6 +24,7 @@ from spaceform.data.formats.table_files import (
     not_for_testing,
     read_table,
     require_plain_numbers,
+    texts_in,
     with_labels,
 )
 from spaceform.data.guard import require_file, require_room_for_arrays
@@ -59,6 +60,8 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
             features = columns_of(table, names, not_for_testing(columns.get("split"), len(table)))
             if left_out:
                 said.append(f"columns left out, as text or index: {', '.join(map(repr, left_out))}")
+            if texts := texts_in(table):
+                said.append(f"--text {texts[0]!r} has a net for texts read that column instead")
         x = _table_inputs(table, features, path)
     else:
         columns = _read_npz(path)
@@ -164,6 +167,11 @@ def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:
 def _table_inputs(table: "Table", features: Sequence[TableFeature], path: Path) -> NDArray[np.float32]:
     if "X" in table.column_names:
         return _inputs(lists_of(table["X"], path), path)
+    if not features and (texts := texts_in(table)):
+        raise DataError(
+            f"{path} has no features, but texts in {', '.join(map(repr, texts))}; name the column to be read "
+            f"by --text, as --text {texts[0]!r}."
+        )
     if not features:
         raise DataError(
             f"{path} has no features; give a column 'X' of lists of numbers, or a column of numbers for each "

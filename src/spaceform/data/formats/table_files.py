@@ -1,6 +1,7 @@
 """Tables, `.csv` and `.parquet`: which columns are labels, and which are features."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,11 @@ def _unpacked(about: Any) -> int:
     return sum(8 * group.column(j).num_values for group in groups for j in range(group.num_columns))
 
 
+def has_labels(names: Sequence[str]) -> bool:
+    """Whether one of the columns is that of the labels."""
+    return "y" in names or len([name for name in names if name.lower() in _USUAL_LABELS]) == 1
+
+
 def with_labels(table: "Table", label: str | None, path: Path) -> tuple["Table", str]:
     """The table with its labels in a column `y`, and the name that this column had."""
     names = table.column_names
@@ -128,6 +134,21 @@ def _names_the_class(table: "Table", name: str) -> bool:
         return False
     cells, labels = table[name].to_pylist(), table["y"].to_pylist()
     return len(set(cells)) == len(set(labels)) == len(set(zip(cells, labels, strict=True)))
+
+
+def texts_in(table: "Table") -> list[str]:
+    """Columns of text with too many values for a feature."""
+    import pyarrow as pa
+
+    return [
+        name
+        for name in table.column_names
+        if name not in RESERVED
+        and not _INDEX.fullmatch(name)
+        and (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type))
+        and not is_category(table[name])
+        and len(set(table[name].to_pylist())) > 1
+    ]
 
 
 def not_for_testing(split: NDArray[Any] | None, rows: int) -> NDArray[np.bool_]:

@@ -81,6 +81,8 @@ def open_pictures(name: str) -> Pictures | str:
         return readable(f"The images cannot be shown: {sentence(error)}")
     if dataset.kind == "features":
         return _FEATURES
+    if dataset.kind == "texts":
+        return "The data are texts; there are no images to show."
     return Pictures(dataset)
 
 
