@@ -59,13 +59,19 @@ def test_a_run_on_texts_says_the_same_everywhere(study, tmp_path):
         own = run.predict_proba(new["said"].tolist())
         assert np.abs(found.probabilities.numpy() - own.numpy()).max() < 1e-6
         assert [found.classes[i] for i in own.argmax(1).tolist()] == ["weather"] * 20
+
+
+@pytest.mark.compiled
+def test_an_exported_graph_takes_the_features_of_its_net(study, tmp_path):
+    new = messages(12)["said"].tolist()
+    for head in ("cosine", "vmf"):
+        run = study.runs[f"{head}-seed0"]
         export(run, tmp_path / f"{head}.onnx")
         session = onnxruntime.InferenceSession(tmp_path / f"{head}.onnx")
         told = session.get_modelmeta().custom_metadata_map
         assert json.loads(told["texts"]) == {"net": run.recipe.data.features, "weights": run.made_by}
-        x = run.reader.encode(new["said"].tolist())
-        given = session.run(["probabilities"], {"inputs": x})[0]
-        assert np.abs(given - own.numpy()).max() < 1e-5
+        given = session.run(["probabilities"], {"inputs": run.reader.encode(new)})[0]
+        assert np.abs(given - run.predict_proba(new).numpy()).max() < 1e-5
 
 
 @pytest.mark.slow

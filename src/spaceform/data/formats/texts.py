@@ -136,14 +136,14 @@ def _of_folder(folder: Path) -> Texts:
     named = [spelled(path.relative_to(folder).parts[depth]) for path in files]
     classes = sorted(set(named))
     number = {name: i for i, name in enumerate(classes)}
-    parts = tuple(PARTS[path.relative_to(folder).parts[0].lower()] for path in files)
+    parts = tuple(PARTS[path.relative_to(folder).parts[0].lower()] for path in files) if divided else None
     return Texts(
         folder.resolve().name,
         tuple(map(_read, files)),
         tuple(spelled(path.relative_to(folder).as_posix()) for path in files),
         np.array([number[name] for name in named]),
         tuple(classes),
-        parts if divided else None,
+        parts,
     )
 
 
