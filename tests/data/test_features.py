@@ -148,7 +148,7 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path):
 def test_other_files_are_not_said_to_be_missing(tmp_path):
     (tmp_path / "f.xlsx").write_bytes(b"PK")
     with pytest.raises(
-        DataError, match=r"f\.xlsx is not of a kind that is read; give a folder of images, or"
+        DataError, match=r"f\.xlsx is not of a kind that is read; give a folder of images or texts, or"
     ):
         load(tmp_path / "f.xlsx")
 

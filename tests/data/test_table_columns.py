@@ -51,7 +51,10 @@ def test_text_with_few_values_and_empty_cells_become_features(tmp_path, name):
     ]
     assert d.inputs.tolist() == expected
     assert (d.classes, d.labels.tolist()) == (("no", "yes"), [0, 1, 0, 1, 1, 0])
-    assert d.note == "labels are the column 'survived'; columns left out, as text or index: 'ticket'"
+    said = (
+        "labels are the column 'survived'; columns left out, as text or index: 'ticket'; --text 'ticket' has "
+    )
+    assert d.note == f"{said}a net for texts read that column instead"
 
 
 def test_another_table_is_read_in_the_same_way(tmp_path):

@@ -64,7 +64,7 @@ def predict_by(
     `tell` hears how many parts are done, and of how many.
     """
     plan = plan.for_run(run)
-    items, inputs = read(sources, run)
+    items, inputs = read(sources, run.columns, run.recipe.data.text)
     kept = KeptParts(folder, _digest(run, sources, items, plan, part), -(-len(items) // part))
     run.frozen, run.reader  # noqa: B018 (loaded here: they travel to the hosts)
     tasks = {i: inputs[i * part : (i + 1) * part] for i in kept.missing}

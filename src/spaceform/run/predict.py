@@ -106,7 +106,7 @@ def predict(
     run on features are approximate (see `run/held_out.py`).
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
-    items, inputs = read(sources, run)
+    items, inputs = read(sources, run.columns, run.recipe.data.text)
     try:
         said = plan.of(run, inputs)
     except ValueError as error:
@@ -136,6 +136,8 @@ class PredictionPlan:
     def of(self, run: Run, inputs: NewItems) -> dict[str, Tensor]:
         """What the run says of these inputs: fields of a `Prediction`."""
         sets, refusal = self._decided(run)
+        if isinstance(inputs, list) and run.recipe.data.text is None:
+            inputs = _pictures(run, [Path(path) for path in inputs])
         z, reach = run.embed_and_reach(inputs, batch_size=self.batch_size)
         probabilities, confidence = run.predictor(self.calibrator).predict(z)
         found = {"probabilities": probabilities, "confidence": confidence, "embedding": z}
@@ -160,29 +162,32 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
     return paths
 
 
-def read(sources: Sequence[str | Path], run: Run) -> tuple[tuple[str, ...], NewItems]:
+def read(
+    sources: Sequence[str | Path], columns: Sequence[data.TableFeature] = (), text: str | None = None
+) -> tuple[tuple[str, ...], NewItems]:
     """Names and inputs: one array, the images that are named or lie anywhere in the named folders, or texts.
 
-    Of a Parquet or CSV file the columns that the run was trained on are taken, by their names.
+    Of a Parquet or CSV file with a column for each feature, `columns` says which to take and in which order,
+    or `text` names the column of texts.
     """
     paths = [Path(source) for source in sources]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "there is no such file or folder", str(path))
-    if run.recipe.data.text is not None:
-        return _texts(paths, run.recipe.data.text)
+    if text is not None:
+        return _texts(paths, text)
     arrays = [path for path in paths if can_predict(path)]
     if arrays and len(paths) > 1:
         raise ValueError(f"give one array file alone, or images; got {arrays[0]} among {len(paths)} sources")
     if arrays:
-        x = read_unlabelled(arrays[0], run.columns)
+        x = read_unlabelled(arrays[0], columns)
         return tuple(str(i) for i in range(len(x))), x
     images = [image for path in paths for image in (images_in(path) if path.is_dir() else [path])]
     if not images:
         raise ValueError(
             f"there is no image in {', '.join(map(str, paths))}; known are {', '.join(sorted(EXTENSIONS))}"
         )
-    return tuple(spelled(str(image)) for image in images), _pictures(run, images)
+    return tuple(spelled(str(image)) for image in images), images
 
 
 def _texts(paths: Sequence[Path], column: str) -> tuple[tuple[str, ...], list[str]]:
