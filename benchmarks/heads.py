@@ -8,7 +8,7 @@ One process, one thread, float32. Times are the thread's own, medians (and minim
 forward + backward, ratios to *plain cosine* in the same run,
 F.cross_entropy(β F.normalize(z) @ F.normalize(W).T, y). Stochastic heads draw 10 samples; they predict from
 64 fixed draws and, where it says random, from 10 random ones. Sub-centre ArcFace, ours and theirs, has three
-centres a class: as many products as ArcFace has with three times the classes.
+centres a class: as many products as ArcFace has with three times the classes, which then stands beside it.
 
 Gradients are freed after every step, outside the time taken, so that no contestant's buffers stand in the
 way of another's. Even so the last row depends on the C library: glibc gives the temporaries of a step back
@@ -41,7 +41,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from records import git_commit
-from spaceform.heads import HEADS, Head, StochasticHead
+from spaceform.heads import HEADS, Head, StochasticHead, SubCentreArcFaceHead
 from spaceform.run.allocator import keep_freed_memory
 
 ROWS = [(3, 10, 130), (128, 100, 256), (512, 98, 128), (512, 9620, 64)]  # dim, classes, batch
@@ -204,6 +204,8 @@ def measure_steps(names: list[str], which: list[int], compiled: bool, repeats: f
         for name in names:
             head = HEADS[name](dim, classes)
             modules[name] = torch.compile(head) if compiled else head
+            if isinstance(head, SubCentreArcFaceHead) and not compiled:
+                modules[f"arcface, {head.centres} × classes"] = HEADS["arcface"](dim, head.centres * classes)
         modules |= peers(dim, classes)
         steps: dict[str, Step] = {name: TrainingStep(module, z, y) for name, module in modules.items()}
         times = take_turns(steps, max(5, int(repeats * (15 if classes > 1000 else 150))))

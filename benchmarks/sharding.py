@@ -173,7 +173,8 @@ def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
 def on_paper() -> list[dict[str, float]]:
     """Memory and traffic of one GPU by the formula: SGD with momentum, float32, 128 rows a GPU, dim 512."""
     rows = []
-    for classes, gpus in ((10_000_000, 8), (29_000_000, 64), (100_000_000, 64)):
+    cases = ((10_000_000, 8), (10_000_000, 64), (29_000_000, 64), (100_000_000, 8), (100_000_000, 64))
+    for classes, gpus in cases:
         B, n, e, share = 128 * gpus, 512, 4, (gpus - 1) / gpus
         rows.append(
             {
