@@ -114,6 +114,7 @@ def test_a_recipe_whose_options_do_not_go_together_is_refused_before_it_trains(t
 REFUSED = {
     "data.name": "the data are the first argument",
     "data.label": "give --label",
+    "data.text": "give --text",
     "data.task": "give --task",
     "data.features": "give --net",
     "data.weights": "give --weights",
@@ -155,6 +156,7 @@ CHANGED = {
 OTHER = {
     "data.name": "wine",
     "data.label": "class",
+    "data.text": "class",
     "data.task": "retrieval",
     "data.features": "resnet18",
     "data.weights": "a.safetensors",
