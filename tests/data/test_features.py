@@ -132,7 +132,7 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path):
         (b"", r"f\.csv has no rows; add an item"),
         (b"\n \n", r"f\.csv has no rows; add an item"),
         (b"a,b,kind\n", r"f\.csv has no rows; add an item"),
-        (b"a,b\n1,2\n3\n", "cut short or no CSV file"),
+        (b"a,b\n1,2\n3\n", r"cut short or no \.csv file"),
         (b"a;y\n1;0\n2;1\n", r"parted by ';' and not by commas"),
         (b"a,a,y\n1,2,0\n3,4,1\n", "f.csv has 2 columns 'a'; rename or remove one"),
         (b"a,y\n1,0\ninf,1\n", "1 empty, NaN or infinite cell, the first in row 2"),
@@ -241,7 +241,7 @@ def test_broken_parquet_is_named(tmp_path):
     path = tmp_path / "f.parquet"
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(
-        DataError, match=r"f\.parquet is cut short or no parquet file .*; copy or write it again"
+        DataError, match=r"f\.parquet is cut short or no \.parquet file .*; copy or write it again"
     ):
         load(path)
     with pytest.raises(DataError, match=r"nowhere\.parquet does not exist"):

@@ -4,11 +4,16 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow.json
 import pytest
+import torch
 
 import spaceform
 from spaceform.data import DataError, TableFeature, check, load
-from spaceform.data.formats.feature_files import read_inputs
+from spaceform.data.formats import FILE_FORMATS
+from spaceform.data.formats.feature_files import load_features, read_inputs
+from spaceform.data.formats.table_files import TABLES
+from spaceform.data.formats.texts import load_new_texts
 from spaceform.run.export import export
 from spaceform.run.predict import predict
 
@@ -55,6 +60,25 @@ def test_text_with_few_values_and_empty_cells_become_features(tmp_path, name):
         "labels are the column 'survived'; columns left out, as text or index: 'ticket'; --text 'ticket' has "
     )
     assert d.note == f"{said}a net for texts read that column instead"
+
+
+def test_a_new_kind_of_table_is_a_function_and_a_line(tmp_path, monkeypatch):
+    assert all(FILE_FORMATS[ending].load is load_features for ending in TABLES)
+    monkeypatch.setitem(TABLES, ".jsonl", pyarrow.json.read_json)
+    monkeypatch.setitem(FILE_FORMATS, ".jsonl", FILE_FORMATS[".csv"])
+    path = tmp_path / "t.jsonl"
+    ROWS.to_json(path, orient="records", lines=True)
+    found, same = load(path, label="survived"), load(write(tmp_path, ROWS), label="survived")
+    assert torch.equal(found.inputs, same.inputs)
+    assert (found.classes, found.columns, found.note) == (same.classes, same.columns, same.note)
+    assert load(path, label="survived", text="ticket").inputs.texts == tuple(ROWS["ticket"])
+    assert load_new_texts(path, "ticket").texts == tuple(ROWS["ticket"])
+    np.testing.assert_array_equal(read_inputs(path, found.columns), found.inputs.numpy())
+    path.write_text('{"age": 1, "survived": ')
+    with pytest.raises(DataError, match=r"cut short or no \.jsonl file"):
+        load(path)
+    with pytest.raises(DataError, match=r"give a \.parquet, \.csv or \.jsonl file, a \.txt file or a folder"):
+        load_new_texts(tmp_path, "ticket")
 
 
 def test_another_table_is_read_in_the_same_way(tmp_path):

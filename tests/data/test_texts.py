@@ -69,7 +69,7 @@ def test_other_places(tmp_path):
     with pytest.raises(DataError, match=r"there is no file or folder 'nowhere\.csv'"):
         load_texts("nowhere.csv", "said")
     np.savez(tmp_path / "x.npz", X=np.zeros(3))
-    with pytest.raises(DataError, match=r"x\.npz is no table; give texts in a \.csv or \.parquet file"):
+    with pytest.raises(DataError, match=r"x\.npz is no table; give texts in a \.parquet or \.csv file"):
         load_texts(tmp_path / "x.npz", "said")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"has no \.txt files in sub-folders"):

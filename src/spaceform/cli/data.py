@@ -37,7 +37,9 @@ def data_get(
 def data_check(
     what: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="A name, a folder of images, or an .npz, .parquet or .csv file."),
+        typer.Argument(
+            metavar="DATA", help="A name, a folder of images or texts, an .npz, .parquet or .csv file."
+        ),
     ],
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,
     text: Annotated[str | None, typer.Option(help="The column of a table that holds texts.")] = None,

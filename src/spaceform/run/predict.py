@@ -93,7 +93,7 @@ def predict(
     coverage: float | None = None,
     unknown: float | None = None,
 ) -> Prediction:
-    """Predict images (files, folders), arrays (.npz with X, .npy, .parquet, .csv) or texts with a run.
+    """Predict images (files, folders), arrays (.npz with X, .npy, a table) or texts with a run.
 
     `calibrator` is one of the run's, None, or "auto": the one that `evaluate` chose. Probabilities are those
     of `evaluate` and of an exported graph. The columns of a table are taken by name where the run knows the
@@ -167,7 +167,7 @@ def read(
 ) -> tuple[tuple[str, ...], NewItems]:
     """Names and inputs: one array, the images that are named or lie anywhere in the named folders, or texts.
 
-    Of a Parquet or CSV file with a column for each feature, `columns` says which to take and in which order,
+    Of a table with a column for each feature, `columns` says which to take and in which order,
     or `text` names the column of texts.
     """
     paths = [Path(source) for source in sources]

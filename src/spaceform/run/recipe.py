@@ -38,7 +38,7 @@ class Data(Value):
     """Which data, split how, and what is done to its training part."""
 
     name: str = Field(min_length=1)
-    """A name in the catalogue (`mnist`, ...), a folder of images, an `.npz`, `.parquet` or `.csv`."""
+    """A name in the catalogue (`mnist`, ...), a folder, or a file (`data.formats.FILE_FORMATS`)."""
     label: str | None = None
     """The column of a table that holds the labels; None is `y`, or the only one with a usual name."""
     text: str | None = None

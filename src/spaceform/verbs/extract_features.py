@@ -59,9 +59,9 @@ def extract_features(
 ) -> Extracted:
     """Write the features of photos or texts by a pretrained net to `out`; the same call again goes on.
 
-    `what` is a folder of photos, a name of the catalog or a loaded data set; or texts: a `.csv` or `.parquet`
-    with the columns `text` and `label`, or a folder of `.txt` files with a sub-folder for each class. `out`
-    ends in .npz or .parquet, or names a folder of Arrow shards, for what does not fit in memory.
+    `what` is a folder of photos, a name of the catalog or a loaded data set; or texts: a table with
+    the columns `text` and `label`, or a folder of `.txt` files with a sub-folder for each class. `out` ends
+    in .npz or .parquet, or names a folder of Arrow shards, for what does not fit in memory.
 
     `net` is a model of timm, with its own preprocessing, and `weights` a local file for it (safetensors, or
     .pth of plain tensors); without a file the weights are those of an installed package or of the hub. For

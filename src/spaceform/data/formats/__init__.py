@@ -1,7 +1,8 @@
 """One file a format, and which file ending or kind of folder is read by which of them.
 
-A new file ending is one line of `FILE_FORMATS`: `load`, `predict` and what they say of other files know it
-then. A format of a data set with a name is named in `data/entries.py` instead.
+A new file ending is one line of `FILE_FORMATS`, or of `table_files.TABLES` where the file is a table: `load`,
+`predict` and what they say of other files know it then. A format of a data set with a name is named in
+`data/entries.py` instead.
 """
 
 import difflib
@@ -19,7 +20,7 @@ from spaceform.data.formats.feature_files import load_features, read_inputs
 from spaceform.data.formats.image_folder import load_folder
 from spaceform.data.formats.shards import ABOUT
 from spaceform.data.formats.stored_features import has_arrays, load_arrays, load_stored_shards
-from spaceform.data.formats.table_files import TABLE_ENDINGS
+from spaceform.data.formats.table_files import TABLES
 from spaceform.data.formats.texts import TEXT_FILES, has_texts, load_text_dataset
 from spaceform.data.table_columns import TableFeature
 from spaceform.foundation.messages import spelled
@@ -38,12 +39,10 @@ class FileFormat:
     """To predict; a table is told the features of the run. None: `predict` does not read it."""
 
 
-_TABLE_FILE = FileFormat(load_features, read_inputs)
 FILE_FORMATS: dict[str, FileFormat] = {
     ".npz": FileFormat(load_features, lambda path, _: array_inputs(path)),
     ".npy": FileFormat(None, lambda path, _: array_inputs(path)),
-    ".parquet": _TABLE_FILE,
-    ".csv": _TABLE_FILE,
+    **dict.fromkeys(TABLES, FileFormat(load_features, read_inputs)),
 }
 
 
@@ -57,7 +56,7 @@ def load_path(
     """
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
-    if label is not None and path.suffix.lower() not in TABLE_ENDINGS:
+    if label is not None and path.suffix.lower() not in TABLES:
         raise DataError(f"{path} has no columns, so there is none of labels {label!r}; leave out --label.")
     if text is not None and path.exists():
         return load_text_dataset(path, text, label)

@@ -1,4 +1,4 @@
-"""Features in a file: `.npz`, `.parquet` or `.csv` with `y`, optionally `split` and `groups`."""
+"""Features in a file: an `.npz` or a table, with `y`, optionally `split` and `groups`."""
 
 import zipfile
 import zlib
@@ -16,7 +16,7 @@ from spaceform.data.dataset import PARTS, DataError, Dataset, Split
 from spaceform.data.formats.table_checks import require_size, require_values
 from spaceform.data.formats.table_files import (
     RESERVED,
-    TABLE_ENDINGS,
+    TABLES,
     VIEW,
     feature_columns,
     labels_of,
@@ -42,14 +42,14 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
 
     ``y`` are integers or strings, numbered in sorted order. ``split`` says "train", "val" or "test".
     ``groups`` keeps items together. An ``.npz`` has the features in ``X``; ``classes`` names the classes in
-    order there, ``y`` being 0, 1, … then. In a table (``.parquet``, ``.csv``) ``X`` is a column of equally
+    order there, ``y`` being 0, 1, … then. In a table (`TABLES`) ``X`` is a column of equally
     long lists, or else every other column of numbers or booleans is a feature, and every value of a column of
     text with few of them (`table_columns`). The index of a pandas data frame is none: on sorted data it would
     tell the class. ``asked`` names the column of a table that holds ``y``.
     """
     said: list[str] = []
     features: tuple[TableFeature, ...] = ()
-    if path.suffix.lower() in TABLE_ENDINGS:
+    if path.suffix.lower() in TABLES:
         table = read_table(path)
         table, label = with_labels(table, asked, path)
         said += [f"labels are the column {label!r}"] if label != "y" else []

@@ -1,7 +1,10 @@
-"""Tables, `.csv` and `.parquet`: which columns are labels, and which are features."""
+"""Tables: how each kind is read, which columns are labels, and which are features.
+
+A new kind of table is a function and one line of `TABLES`: labels, features, texts and predictions follow.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,6 @@ from spaceform.foundation.messages import counted, first_line
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
-TABLE_ENDINGS = frozenset({".parquet", ".csv"})
 RESERVED = ("X", "y", "split", "groups", "classes")
 VIEW = "view"
 """Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
@@ -29,38 +31,59 @@ _INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
 """An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
 
 
-def read_table(path: Path) -> "Table":
-    """A CSV or Parquet file; a sentence where it cannot be read."""
+def _read_csv(path: Path) -> "Table":
     import pyarrow as pa
     import pyarrow.csv
+
+    require_room(path.stat().st_size, path)
+    require_commas(path)
+    empty = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_EMPTY)
+    try:
+        table = pa.csv.read_csv(path, convert_options=empty)
+    except pa.ArrowInvalid:
+        if not path.read_bytes().strip():
+            raise _no_rows(path) from None
+        raise
+    if any(pa.types.is_binary(field.type) for field in table.schema):
+        raise DataError(f"{path} is not written in UTF-8; save it so.")
+    return table
+
+
+def _read_parquet(path: Path) -> "Table":
     import pyarrow.parquet as pq
 
-    csv = path.suffix.lower() == ".csv"
+    require_room(_unpacked(pq.read_metadata(path)), path)
+    return pq.read_table(path)
+
+
+TABLES: dict[str, Callable[[Path], "Table"]] = {".parquet": _read_parquet, ".csv": _read_csv}
+"""What reads a table, by file ending: path in, table out. `read_table` puts errors of pyarrow into words."""
+
+
+def read_table(path: Path) -> "Table":
+    """A file of one of `TABLES`; a sentence where it cannot be read."""
+    import pyarrow as pa
+
+    ending = path.suffix.lower()
     require_file(path)
     try:
-        if csv:
-            require_room(path.stat().st_size, path)
-            require_commas(path)
-            empty = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_EMPTY)
-            table = pa.csv.read_csv(path, convert_options=empty)
-        else:
-            require_room(_unpacked(pq.read_metadata(path)), path)
-            table = pq.read_table(path)
+        table = TABLES[ending](path)
     except (pa.ArrowException, OSError) as error:
-        if csv and not path.read_bytes().strip():
-            raise _no_rows(path) from None
-        kind = "CSV" if csv else "parquet"
         raise DataError(
-            f"{path} is cut short or no {kind} file ({_first_sentence(error)}); copy or write it again."
+            f"{path} is cut short or no {ending} file ({_first_sentence(error)}); copy or write it again."
         ) from error
     names = table.column_names
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{path} has {names.count(twice[0])} columns {twice[0]!r}; rename or remove one.")
-    if csv and any(pa.types.is_binary(field.type) for field in table.schema):
-        raise DataError(f"{path} is not written in UTF-8; save it so.")
     if not len(table):
         raise _no_rows(path)
     return table
+
+
+def a_table() -> str:
+    """Which files are tables, for a sentence: a .parquet or .csv file."""
+    *others, last = TABLES
+    return f"a {', '.join(others)} or {last} file"
 
 
 def _no_rows(path: Path) -> DataError:

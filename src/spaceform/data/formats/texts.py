@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spaceform.data.dataset import PARTS, DataError, Dataset
 from spaceform.data.formats.feature_files import official_split
 from spaceform.data.formats.image_folder import images_in
-from spaceform.data.formats.table_files import TABLE_ENDINGS, has_labels, read_table, with_labels
+from spaceform.data.formats.table_files import TABLES, a_table, has_labels, read_table, with_labels
 from spaceform.data.guard import require_file
 from spaceform.data.text_items import Texts
 from spaceform.foundation.messages import counted, spelled
@@ -44,18 +44,18 @@ def load_text_dataset(path: Path, column: str, label: str | None = None) -> Data
 
 def load_new_texts(path: Path, column: str) -> Texts:
     """Texts without labels, for a prediction: a column of a table, a `.txt` file, or those of a folder."""
-    if path.suffix.lower() in TABLE_ENDINGS:
+    if path.suffix.lower() in TABLES:
         if column == TEXT_FILES:
             raise DataError(f"{path} is a table, and the run was trained on .txt files; give such files.")
         return _of_table(path, column, None, labelled=False)
     files = list(_files(path, "**/*.txt")) if path.is_dir() else [path]
     if not files or any(file.suffix.lower() != ".txt" for file in files):
-        raise DataError(f"{path} holds no texts; give a .csv, a .parquet, a .txt file or a folder of them.")
+        raise DataError(f"{path} holds no texts; give {a_table()}, a .txt file or a folder of them.")
     return Texts(path.name, tuple(map(_read, files)), tuple(spelled(str(file)) for file in files), None, ())
 
 
 def load_texts(what: str | Path, column: str | None = None, label: str | None = None) -> Texts:
-    """Texts of the column `column` of a `.csv` or `.parquet`, or of a folder of `.txt` files a class.
+    """Texts of the column `column` of a table, or of a folder of `.txt` files a class.
 
     `label` names the column of a table that holds the labels.
     """
@@ -68,10 +68,10 @@ def load_texts(what: str | Path, column: str | None = None, label: str | None = 
         return _of_folder(path)
     if not path.exists():
         raise DataError(
-            f"there is no file or folder {str(path)!r}; give texts in a .csv, a .parquet or a folder."
+            f"there is no file or folder {str(path)!r}; give texts in {a_table()}, or in a folder."
         )
-    if path.suffix.lower() not in TABLE_ENDINGS:
-        raise DataError(f"{path} is no table; give texts in a .csv or .parquet file, or in a folder.")
+    if path.suffix.lower() not in TABLES:
+        raise DataError(f"{path} is no table; give texts in {a_table()}, or in a folder.")
     if column is None:
         raise DataError(f"say which column of {path} holds the texts: --text COLUMN.")
     return _of_table(path, column, label)
