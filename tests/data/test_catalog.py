@@ -70,8 +70,24 @@ def test_cars_without_photos_are_there_in_part(data_folder):
 def test_digits_are_built_in():
     assert state("digits").state == "built in"
     assert [c.ok for c in check("digits")] == [True, True]
-    with pytest.raises(DataError, match="digits comes with scikit-learn"):
+    with pytest.raises(DataError, match="digits comes with a package"):
         get("digits")
+
+
+def test_a_data_set_without_an_address_is_put_there_by_hand(data_folder, write_mnist, monkeypatch):
+    entry = replace(CATALOG["mnist"], remotes=(), checksums=(), by_hand="ask its authors for it")
+    monkeypatch.setitem(CATALOG, "mnist", entry)
+    where = f"put it into {data_folder / 'mnist'} (ask its authors for it)."
+    assert state("mnist").state == "not here"
+    assert check("mnist")[0].detail == f"not here; {where}"
+    with pytest.raises(DataError, match="mnist is not here; put it into"):
+        load("mnist")
+    with pytest.raises(DataError) as caught:
+        get("mnist")
+    assert str(caught.value) == f"mnist has no address to download it from; {where}"
+    place = write_mnist(data_folder / "mnist")
+    assert get("mnist") == place
+    assert len(load("mnist")) == 40
 
 
 def test_what_is_not_here_says_what_to_put_where(data_folder):

@@ -80,11 +80,13 @@ def get(name: str, progress: DownloadListener | None = None) -> Path:
     What is here in part is completed. ``progress`` is called as bytes arrive; without it a bar is shown.
     """
     entry = _entry(name)
-    if not entry.remotes:
-        raise DataError(f"{name} comes with scikit-learn; there is nothing to download.")
+    if not entry.places:
+        raise DataError(f"{name} comes with a package; there is nothing to download.")
     place = find(entry)
-    if place is not None and _complete(entry, place):
+    if place is not None and (not entry.remotes or _complete(entry, place)):
         return place
+    if not entry.remotes:
+        raise DataError(f"{name} has no address to download it from; {_what_to_put_where(entry)}")
     target = _target()
     home = target / (entry.places[0] if entry.unpacked_into is None else entry.unpacked_into)
     try:
@@ -118,7 +120,7 @@ def check(
     """Verify what is here: checksums, counts, whether it can be split; without ``photos``, decode none."""
     entry = CATALOG.get(str(what))
     checks: list[Check] = []
-    if entry is not None and entry.remotes:
+    if entry is not None and entry.places:
         place = find(entry)
         if place is None:
             return [Check(entry.name, False, f"not here; {_what_to_put_where(entry)}")]
@@ -174,11 +176,11 @@ def _variant(path: Path) -> Path | None:
 
 
 def _load_named(entry: Entry, download: bool) -> Dataset:
-    if not entry.remotes:
+    if not entry.places:
         return entry.read(Path())
     place = find(entry)
     if place is None:
-        if not download:
+        if not download or not entry.remotes:
             raise DataError(f"{entry.name} is not here; {_what_to_put_where(entry)}")
         place = get(entry.name)
     return entry.read(place)
@@ -194,11 +196,11 @@ def _entry(name: str) -> Entry:
 
 def _status(entry: Entry) -> Status:
     known = partial(Status, entry.name, entry.summary, entry.task)
-    if not entry.remotes:
+    if not entry.places:
         return known(entry.items, entry.classes, "built in", None)
     place = find(entry)
     if place is None:
-        archive = _found(entry.remotes[-1].name, entry)
+        archive = _found(entry.remotes[-1].name, entry) if entry.remotes else None
         return known(entry.items, entry.classes, "not here" if archive is None else "archive here", archive)
     try:
         dataset = entry.read(place)
@@ -254,6 +256,8 @@ def _what_to_put_where(entry: Entry) -> str:
     root = data_folders()[0]
     names = ", ".join(remote.name for remote in entry.remotes)
     also = f" ({entry.by_hand})" if entry.by_hand else ""
+    if not entry.remotes:
+        return f"put it into {root / entry.places[0]}{also}."
     if entry.unpacked_into is None:
         return f"put {names} into {root / entry.places[0]}{also}."
     return f"put {names} into {root / entry.unpacked_into}{also} and run `spaceform data get {entry.name}`."

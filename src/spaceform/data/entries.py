@@ -21,12 +21,16 @@ from spaceform.data.formats.sop import load_sop
 class Entry:
     """A data set of the catalog.
 
-    ``places`` are paths below a data folder where it is found, the first being where a download goes;
-    ``signs`` are files one of which makes a place count; of the folders ``photos``, if any, one must be there
-    for it to be whole. ``checksums`` (md5) are those of single files inside a place.
+    ``read`` makes a `Dataset` of the same name. ``places`` are paths below a data folder where it is found,
+    the first being where a download goes; a data set that comes with a package has none. Without ``remotes``
+    people put it there by hand. ``signs`` are files one of which makes a place count; of the folders
+    ``photos``, if any, one must be there for it to be whole. ``checksums`` (md5) are those of single files
+    inside a place.
     """
 
     name: str
+    title: str
+    """What the report calls it."""
     summary: str
     task: Task
     items: int
@@ -81,6 +85,7 @@ CATALOG: dict[str, Entry] = {
     for entry in (
         Entry(
             name="digits",
+            title="digits",
             summary="handwritten digits, 8x8, from scikit-learn",
             task="classification",
             items=1_797,
@@ -89,6 +94,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="mnist",
+            title="MNIST",
             summary="handwritten digits, 28x28",
             task="classification",
             items=70_000,
@@ -105,6 +111,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="fashion-mnist",
+            title="FashionMNIST",
             summary="garments, 28x28",
             task="classification",
             items=70_000,
@@ -121,6 +128,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="cifar10",
+            title="CIFAR10",
             summary="small photos of 10 things, 32x32",
             task="classification",
             items=60_000,
@@ -153,6 +161,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="cifar100",
+            title="CIFAR100",
             summary="small photos of 100 things, 32x32",
             task="classification",
             items=60_000,
@@ -176,6 +185,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="cars196",
+            title="Cars196",
             summary="photos of 196 models of cars",
             task="retrieval",
             items=16_185,
@@ -202,6 +212,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="cub200",
+            title="CUB200-2011",
             summary="photos of 200 species of birds",
             task="retrieval",
             items=11_788,
@@ -224,6 +235,7 @@ CATALOG: dict[str, Entry] = {
         ),
         Entry(
             name="sop",
+            title="SOP",
             summary="photos of 22,634 products, Stanford Online Products",
             task="retrieval",
             items=120_053,

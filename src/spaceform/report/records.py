@@ -9,6 +9,7 @@ from typing import Any, final, get_type_hints
 
 import numpy as np
 
+from spaceform.data import CATALOG
 from spaceform.foundation.messages import sentence
 from spaceform.geometry import Geometry
 from spaceform.heads import HEADS
@@ -309,21 +310,11 @@ def _slugs(titles: Sequence[str]) -> list[str]:
     return slugs
 
 
-DATA_TITLES = {
-    "mnist": "MNIST",
-    "fashion-mnist": "FashionMNIST",
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "cars196": "Cars196",
-    "cub200": "CUB200-2011",
-    "sop": "SOP",
-}
-
-
 def _title(name: str, task: str, split_seed: int, imbalance: float, label_noise: float) -> str:
-    title = DATA_TITLES.get(name, Path(name).stem or name)
+    entry = CATALOG.get(name)
+    title = (Path(name).stem or name) if entry is None else entry.title
     extras = []
-    if task == "retrieval" and name not in ("cars196", "cub200", "sop"):
+    if task == "retrieval" and (entry is None or entry.task != task):
         extras.append("retrieval")
     if imbalance > 1:
         extras.append(f"imbalance {imbalance:g}")
