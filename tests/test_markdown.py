@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from spaceform.cli.app import app
+from spaceform.nets import NETS
 from spaceform.study.processes import lasting
 
 pytestmark = pytest.mark.slow
@@ -80,6 +81,27 @@ def test_commands_shown_exist_with_their_options() -> None:
                     assert word in command.commands, f"{page}: {line}: {word}"
                     command = command.commands[word]
                     known |= {option for p in command.params for option in p.opts}
+
+
+def test_every_command_is_described() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `spaceform ")]
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        about = " ".join(row for row in rows if row.startswith(f"| `spaceform {name} "))
+        assert about, f"docs/cli.md has no row for `spaceform {name}`"
+        for inner in getattr(command, "commands", {}):
+            assert re.search(rf"[ `]{inner}`", about), f"docs/cli.md does not name `{name} {inner}`"
+
+
+@pytest.mark.parametrize("name", sorted({*NETS} - {"features"}))  # which belongs to the engine for features
+def test_a_net_that_takes_photos_is_named_on_their_page(name) -> None:
+    try:
+        NETS[name](name=name, dim=2).build((3, 64, 64))
+    except ValueError:
+        return
+    page = (ROOT / "docs" / "photos.md").read_text("utf-8")
+    assert re.search(rf"[ `]{re.escape(name)}`", page)
 
 
 def prose(page: Path) -> str:

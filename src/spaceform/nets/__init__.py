@@ -1,4 +1,4 @@
-"""What turns inputs into embeddings: the paper's small net, a small residual net, timm's, a projection.
+"""What turns inputs into embeddings.
 
 One file a net: its options, as a recipe writes them, and its module.
 """

@@ -66,8 +66,8 @@ def compare(
     use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
 
     Photos are seen by the frozen features of a pretrained model of timm, `net`, with its `weights` from a
-    file, a package or the hub; only the heads are trained. `finetune` trains the net too. The nets "small",
-    "residual" and "projection" are trained from scratch, on shrunk photos. `label` names the column of a
+    file, a package or the hub; only the heads are trained. `finetune` trains the net too. The other nets of
+    `nets.NETS`, such as "small", are trained from scratch, on shrunk photos. `label` names the column of a
     table that holds the labels, `text` one that holds texts: a net for texts reads them, named by `net`.
 
     `search` is the number of candidates that are tried for each head on the validation split before the runs;
