@@ -57,7 +57,7 @@ Measured = dict[str, int | float | None]
 
 @with_config(ConfigDict(extra="allow"))
 class Metrics(TypedDict):
-    """`metrics.json`: what `evaluate` measured. What is not named here is taken as it is."""
+    """`metrics.json`: what `evaluate` measured. What is not named here is taken as it is, unchecked."""
 
     task: Literal["classification", "retrieval"]
     items: NotRequired[int]
