@@ -12,7 +12,8 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 # A hundred processes import torch in the tests; each would compile our files anew. They are kept in .cache.
 unexport PYTHONDONTWRITEBYTECODE
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
-export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/inductor
+# torch keeps compiled code whatever instructions it was made for: each ATEN_CPU_CAPABILITY has its own folder.
+export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.cache/inductor$(addprefix -,$(ATEN_CPU_CAPABILITY))
 export TORCH_HOME := $(CURDIR)/.cache/torch
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -49,14 +50,17 @@ lint: $(DEV)
 types: $(DEV)
 	$(BIN)/mypy --cache-dir .cache/mypy
 
-# One thread a process, two processes: the sums come out the same on every machine.
+# One thread a process: the sums come out the same on every machine. One process more than there are cores, since
+# some tests wait for other processes; at most eight, each takes about a gigabyte.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(min(8, 1 + len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))))')
+
 tests: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=.cache/pytest
 
 # Under a minute, for the working day: lint, and the tests that neither train nor start processes.
 test-quick: $(DEV)
 	$(BIN)/ruff check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.cache/pytest \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=.cache/pytest \
 	  -m 'not slow and not compiled and not real_data'
 
 format: $(DEV)
