@@ -50,7 +50,8 @@ _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
-"""What `search="auto"` tries on a table: pieces with little and much dropout, none, and no hidden layer."""
+"""Candidates of `search="auto"` on a table: pieces, with little or much dropout; no pieces; no hidden layer.
+"""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -59,21 +60,21 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     The head is one of `spaceform.HEADS` by name, those of other packages among them, with `head_options` for
     its constructor. The net and its rates are those with which `spaceform compare` starts on such features:
     for tables (fewer than 100 columns) two hidden layers on features in pieces, for embeddings a projection,
-    for more than 1000 columns a scale of each. `search` is a number of candidates, the same as those of
-    `compare`: the one with the lowest held-out loss is used. "auto" is 4 for tables and 1 otherwise. `hidden`
-    (0, a number of units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`, `batch_size` and
-    `epochs` replace those of all candidates.
+    for more than 1000 columns a scale for each column. `search` is a number of candidates, the same as those
+    of `compare`: the candidate with the lowest held-out loss is used. "auto" is 4 for tables and 1 otherwise.
+    `hidden` (0, a number of units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`,
+    `batch_size` and `epochs` replace those of all candidates.
 
-    First a stratified `validation_fraction` is held out; it decides between candidates, says at which epoch
-    to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows. Where that
-    part would have fewer than 400 rows, three thirds take turns in being held out, and a new model learns all
-    rows; where a class has fewer than three rows, nothing is held out.
+    First a stratified `validation_fraction` is held out. It decides between candidates and says at which
+    epoch to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows.
+    Where this part would have fewer than 400 rows, three thirds take turns in being held out, and a new model
+    learns all rows. Where a class has fewer than three rows, nothing is held out.
 
-    `class_weight` (None, "balanced", or a weight for each label) and `sample_weight` multiply, and enter all
-    of it: standardisation, training, stopping and temperature. Rows are first put in an order of their own,
-    equal ones as one row with their weights added: a weight of two is a row given twice, to the last bit, and
-    the order in which rows are given does not matter. Where there are few kinds of rows, and these come
-    often, they are told apart again: a row may be held out while others of its kind train.
+    `class_weight` (None, "balanced", or a weight for each label) and `sample_weight` are multiplied. They
+    count in standardisation, training, stopping and temperature. Rows are first sorted, and equal rows become
+    one row with their weights added. So a weight of two gives the same bits as a row given twice, and the
+    order of the rows does not matter. Where few rows are distinct and each comes often, they are repeated
+    again: some copies of a row may train while others are held out.
 
     The stochastic heads (vmf, power_spherical) train on random draws and predict from fixed ones: the same
     row has the same probabilities in every batch. Sparse rows are made dense in float32. Training is in
@@ -190,7 +191,10 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> "SpaceformClassifier":
-        """One pass over a part of the data; the first call names all `classes`, and standardises for all."""
+        """One pass over a part of the data. The first call names all `classes`.
+
+        The rows of the first call set the standardisation for all calls.
+        """
         first = not hasattr(self, "_model")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
         if first:
@@ -210,7 +214,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return self
 
     def _learn(self, rows: Rows) -> None:
-        """One pass over these rows at a constant rate; the first ones decide the standardisation."""
+        """One pass over these rows at a constant rate; the rows of the first call set the standardisation."""
         if not hasattr(self, "_model"):
             self._inputs, self._dtype = inputs_of(rows), rows.x.dtype
             self.candidate_, self.n_iter_ = self._candidates(rows.x.shape[1], len(rows))[0], 0
@@ -246,7 +250,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return self.classes_[best]
 
     def decision_function(self, X: Features) -> _Array:
-        """Log-probabilities of all classes; of two classes, the log of the odds of the second."""
+        """Log-probabilities of all classes; with two classes, the log of the odds of the second."""
         log_p = self._log_proba(X)
         return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
 
@@ -259,10 +263,10 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return self._for_rows(X, lambda x: self.head_.confidence(self._model.embed(x)))
 
     def predict_set(self, X: Features, *, coverage: float = 0.9) -> _Array:
-        """Sets of classes that hold the true one with this probability: (rows, classes), true for members.
+        """Sets that hold the true class with probability `coverage`: (rows, classes), true for members.
 
-        Some sets are empty where the model is right more often than that. The promise comes from the rows
-        that `fit` held out, whatever their weights, and from models that had not seen them; the last model
+        If the model is right more often than that, some sets are empty. The promise comes from the rows that
+        `fit` held out, whatever their weights, and from models that had not seen these rows. The final model
         has seen more rows, so the promise is approximate.
         """
         logits, labels = self._promised_by("predict_set")
@@ -272,9 +276,10 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return members
 
     def unknown(self, X: Features, *, share: float = 0.05) -> _Array:
-        """Which rows are of no known class; about this share of known rows is called so, too.
+        """Which rows are of no known class.
 
-        The score is `decisions.Combined`, its threshold that of the rows that `fit` held out.
+        About `share` of the rows of known classes are called unknown, too. The score is `decisions.Combined`.
+        Its threshold comes from the rows that `fit` held out.
         """
         self._promised_by("unknown")
         refusal = Refusal(share).fit(self._known)
@@ -287,7 +292,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return said
 
     def _promised_by(self, method: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of the rows held out."""
+        """Logits and labels of the held-out rows."""
         check_is_fitted(self, "_model")
         if not hasattr(self, "_held_out"):
             raise ValueError(
@@ -305,7 +310,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return self._for_rows(X, lambda x: calibrated(self._model.logits(x)).double())
 
     def _for_rows(self, X: Features, function: Callable[[Tensor], Tensor]) -> _Array:
-        """What the model says of checked rows, block by block."""
+        """The values of `function` for these rows, which are checked, block by block."""
         check_is_fitted(self, "_model")
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():
@@ -313,7 +318,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         said: _Array = torch.cat(found).numpy()
         return said
 
-    # The parts.
+    # What the steps above are made of.
 
     def _validated(
         self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool
@@ -327,7 +332,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return dense_rows(x), target, weight
 
     def _forget(self) -> None:
-        """Whatever an earlier fit left; and a new seed."""
+        """Remove what an earlier fit left, and take a new seed."""
         for name in ("_model", "_run", "_held_out", "_known", "_judge", "calibrator_"):
             self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -336,7 +341,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return Rows.of(*(_tensor(array).to(self.device) for array in (X, labels, weight)))
 
     def _class_weights(self, labels: _Array, weight: _Array) -> _Array:
-        """For each class; "balanced": every class has the same sum of weights."""
+        """A weight for each class; "balanced" gives every class the same sum of weights."""
         if self.class_weight is None:
             return np.ones(len(self.classes_))
         if self.class_weight == "balanced":
@@ -348,7 +353,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return found
 
     def _candidates(self, features: int, rows: int) -> list[Candidate]:
-        """Those of the engine, with what was given in place of their own."""
+        """The engine's candidates, with the arguments of the constructor in place of their own values."""
         size = (_TABLE_CANDIDATES if features < NARROW else 1) if self.search == "auto" else self.search
         names = ("dim", "pieces", "dropout", "lr", "weight_decay", "batch_size", "epochs")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -362,7 +367,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         return found
 
     def _parts(self, rows: Rows) -> list[TrainingSplit]:
-        """Rows to train on and rows held out: one such pair, three, or none."""
+        """Splits into rows to train on and rows held out: one, three, or none."""
         labels = rows.y.cpu().numpy()
         counts = np.bincount(labels)
         size = round(len(rows) * self.validation_fraction)

@@ -1,8 +1,8 @@
 """AdamW for small nets: the fused kernel of torch alone.
 
 `torch.optim.AdamW` gives the same steps (a test compares them). But its first use in a process imports
-torch's compiler, which takes 2.5 s of the processor, and each step of a small net takes 0.12 ms longer: on
-features this would be a fifth of the time of a fit.
+torch's compiler, which takes 2.5 s of the processor, and each of its steps takes 0.12 ms longer. For small
+nets on features this would be a fifth of the time of a fit.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class RatedParameters(NamedTuple):
 
     parameters: Sequence[nn.Parameter]
     relative: float
-    """Its rate is so many times that of a step."""
+    """The rate of these parameters is this times the rate of a step."""
     weight_decay: float
-    """Times the rate of a step: parameters with a large relative rate shrink no faster than others."""
+    """Decay per rate of a step: parameters with a large relative rate shrink no faster than others."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""What is tried: a net, its rates, and the head's own options, as one frozen value."""
+"""What a search tries: a net, its rates, and the head's own options, as one frozen value."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,24 +11,26 @@ class Candidate:
     """One net and its rates. Everything in it is plain, so that it can be a line of JSON."""
 
     hidden: tuple[int, ...] = ()
-    """Units of the hidden layers; none: the embedding is linear in the features."""
+    """Units of each hidden layer. Without hidden layers the embedding is linear in the features."""
     dim: int | None = None
-    """Coordinates of the embedding. None: the features as they are, each with a scale and an offset."""
+    """Coordinates of the embedding. None takes the features as they are, each with a scale and an offset."""
     pieces: int = 0
-    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
+    """The range of each feature is cut into this many pieces. The progress through each piece is an input,
+    too; tables need this.
+    """
     members: int = 1
-    """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
+    """How many nets with hidden layers are trained side by side; the embedding is their mean."""
     gates: bool = False
-    """Each feature, pieces included, times a factor that learns fast, before hidden layers."""
+    """Whether each feature (and each piece) is first multiplied by a factor that learns fast."""
     dropout: float = 0.0
-    """Share of features, or of hidden units where there are hidden layers, left out in training."""
+    """Share of hidden units that is left out in training; without hidden layers, share of features."""
     lr: float = 3e-3
     weight_decay: float = 0.0
     batch_size: int = 128
     epochs: int = 30
-    """The schedule's length; training may stop before."""
+    """The length of the schedule; training may stop earlier."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """For the head's constructor."""
+    """Arguments of the head's constructor."""
 
     def embedding(self, features: int, classes: int) -> tuple[int, bool]:
         """Coordinates of the embedding, and whether features are projected rather than kept as they are."""

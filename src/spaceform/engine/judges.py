@@ -1,7 +1,7 @@
-"""Judges of known rows, behind "unknown": of the models of a rehearsal, and of the model of all rows.
+"""Judges of how known a row is: one for each model of a rehearsal, and one for the final model.
 
-A model of the rehearsal has not seen the rows held out from it, so its judge weighs its answers by them. The
-model of all rows has seen every row; its judge looks at its own embeddings and takes the weights of theirs.
+A model of the rehearsal has not seen its held-out rows, so its judge finds the weights of its scores on them.
+The final model has seen every row. Its judge uses the embeddings of this model and the weights of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from spaceform.heads import Head
 from spaceform.nets.features import reach
 
 FITTED_TO = 10_000
-"""Training items that a judge looks at, at most."""
+"""The most training items that a judge is fitted to."""
 
 
 def judge_of_part(net: Callable[[Tensor], Tensor], train: Rows, held_out: Known) -> Combined:
-    """Of a net that has seen the first rows, and not the others."""
+    """The judge of a net that was trained on `train` and has not seen `held_out`."""
     own = train.some(FITTED_TO)
     return Combined().fit(net(own.features), own.y, held_out)
 
@@ -29,7 +29,7 @@ def judge_of_part(net: Callable[[Tensor], Tensor], train: Rows, held_out: Known)
 def judge_of_all(
     net: Callable[[Tensor], Tensor], head: Head, rows: Rows, judges: Sequence[Combined]
 ) -> Combined:
-    """Of a net and a head that have seen all rows, with the weights of those that have not."""
+    """The judge of a net and a head that have seen all rows; its weights come from `judges`."""
     own = rows.some(FITTED_TO)
     z = net(own.features)
     unweighed = Known(z[:2], own.y[:2], head.logit_samples(z[:2]), z[:2, 0])
@@ -40,7 +40,7 @@ def judge_of_all(
 def judged(
     rehearsal: Rehearsal, parts: Sequence[TrainingSplit], model: FeaturesModel, rows: Rows
 ) -> tuple[Combined, Tensor]:
-    """The judge of a model of all rows, and what those of the rehearsal say of the rows held out."""
+    """The judge of a model of all rows; and the scores of held-out rows by the judges of the rehearsal."""
     judges: list[Combined] = []
     known: list[Tensor] = []
     logits = rehearsal.logits.split([len(part.held_out) for part in parts], dim=1)

@@ -1,4 +1,4 @@
-"""Matrices as people have them, sparse or dense, with repeated rows: as the engine takes them."""
+"""From matrices as people have them (sparse or dense, with repeated rows) to those of the engine."""
 
 import os
 from collections.abc import Iterator
@@ -12,22 +12,23 @@ from scipy.sparse import issparse
 _Array = NDArray[Any]
 
 _BLOCK_ROWS = 1024
-"""Rows that are made dense at a time."""
+"""How many rows are made dense at a time."""
 
 _FEW_KINDS, _REPEATED, _MOST_COPIES = 1_000, 3, 50_000
-"""Distinct rows up to which they are few; how often they come on average; rows that are made of them, about.
+"""For `told_apart`: the most distinct rows, how often each comes at least (on average), and about the most
+rows to make.
 """
 
 
 def row_blocks(X: Any) -> Iterator[_Array]:
-    """Rows of a matrix, dense, so many at a time."""
+    """The rows of a matrix in dense blocks."""
     for i in range(0, X.shape[0], _BLOCK_ROWS):
         block = X[i : i + _BLOCK_ROWS]
         yield block.astype(np.float32).toarray() if issparse(X) else block
 
 
 def dense_rows(X: Any) -> _Array:
-    """Sparse rows in float32, block by block, if they leave room for what a fit needs."""
+    """The matrix in dense form; a sparse one in float32, refused if there is too little memory to fit it."""
     if not issparse(X):
         dense: _Array = X
         return dense
@@ -41,7 +42,7 @@ def dense_rows(X: Any) -> _Array:
 
 
 def _free_memory() -> float:
-    """In bytes; infinite where the system does not say."""
+    """Bytes of free memory; infinite where the system does not say."""
     try:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
@@ -49,7 +50,7 @@ def _free_memory() -> float:
 
 
 def merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
-    """Each distinct (x, y) of positive weight once, weights added, in an order that depends on them alone."""
+    """Each distinct (x, y) of positive weight once, its weights added; their order depends on x, y alone."""
     rows: dict[bytes, list[int]] = {}
     for i in np.flatnonzero(weight > 0):
         # + 0.0: minus zero equals zero, but has other bytes
@@ -61,11 +62,12 @@ def merged(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _
 
 
 def told_apart(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Array, _Array]:
-    """Of few kinds of rows, each as many rows as its weight says: some can train and others be held out.
+    """Undo `merged` where distinct rows are few: repeat each of them as often as its weight says.
 
-    In a table with a few columns of categories most rows have equals. To hold out whole kinds would say
-    nothing about the kinds that come. Equal weights of all rows, or such as are no whole numbers, tell of no
-    repetition; and many kinds are enough to hold some of them out.
+    In a table with a few columns of categories most rows are repeated. Then some copies of a row must train
+    while others are held out: to hold out all copies would test on rows unlike any that the model will see.
+    Weights that are all equal, or that are no whole numbers, do not come from repeated rows, and where many
+    rows are distinct, some of them can be held out; then nothing changes.
     """
     repeated = weight.sum() >= _REPEATED * len(weight) and weight.min() < weight.max()
     if len(weight) > _FEW_KINDS or not repeated or not (weight == np.floor(weight)).all():

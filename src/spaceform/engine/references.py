@@ -1,11 +1,12 @@
 """What people would use instead of a head, chosen on the same held-out rows.
 
-Logistic regression on standardised features, k nearest neighbours, and for tables histogram gradient
-boosting. Where three folds take turns, a setting's loss is that of all held-out rows; then the model is
-fitted on all rows that are not for testing. Each gives probabilities of all classes, and what was tried.
+There are logistic regression on standardised features, k nearest neighbours, and for tables histogram
+gradient boosting. Where three folds take turns, the loss of a setting is taken over all held-out rows. In the
+end the model is fitted on all rows that are not for testing. Each reference gives probabilities of all
+classes, and what was tried.
 
-Logistic regression and neighbours get as many settings as a head has candidates; the first stops early past
-its valley. Boosting gets four.
+Logistic regression and neighbours get as many settings as a head has candidates; logistic regression stops
+earlier when the loss has clearly begun to rise. Boosting gets four settings.
 
 For retrieval the reference needs no fit: the features as they came in, compared by their cosine.
 
@@ -30,16 +31,16 @@ from spaceform.engine.space import NARROW
 _Floats = NDArray[np.float64]
 
 _FLOOR = 1e-6
-"""A probability is never taken for less: a tree's leaf or k neighbours without a class are not proof."""
+"""The least probability: that a class is missing in a leaf or among k neighbours proves nothing."""
 
 _RISES = 3
-"""So many losses above the lowest, one after the other, end a search along a valley."""
+"""A search along a valley ends after this many losses in a row above the lowest."""
 
 _MOST_NEIGHBOURS = 100
 
 _LAST_STEPS = 50
-"""Of the fit of all rows that starts from the solution of a part: on photo features it converges in 20 to 50
-steps.
+"""The most steps of the last fit, of all rows. It starts from the solution of a part, and on photo features
+converges in 20 to 50 steps.
 """
 
 REFERENCES = ("logistic", "neighbours", "boosting")
@@ -59,17 +60,17 @@ class Setting:
 @final
 @dataclass(frozen=True)
 class Reference:
-    """A chosen reference: probabilities of the rows it was asked for."""
+    """A reference with its best setting, and the probabilities that it gives."""
 
     name: str
     settings: tuple[Setting, ...]
     best: Setting
     held_out_probabilities: _Floats
-    """Of the held-out rows of all parts, part after part, by models that did not see them."""
+    """Those of the held-out rows of all parts, part after part, by models that did not see these rows."""
     probabilities: _Floats
-    """Of the rows asked for."""
+    """Those of the rows it was asked about."""
     fit_seconds: float
-    """Of the chosen model alone, from the solution of a part where there is one."""
+    """The time of the last fit alone, with the best setting."""
     predict_seconds: float
 
 
@@ -82,7 +83,7 @@ def reference(
     trials: int = 16,
     seed: int = 0,
 ) -> Reference:
-    """Choose the setting of `name` on `parts`; predict `x`, features as they came in.
+    """Choose the setting of `name` on `parts`, and predict `x` (features that are not standardised).
 
     Settings run from simple to complex. Where the loss falls and then rises along them, as it does along C,
     the search ends when it has risen three times in a row.
@@ -117,9 +118,9 @@ def reference(
 
 
 def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
-    """All rows that are not for testing: as a run on features is trained in the end."""
+    """All rows that are not for testing. A run on features is trained on the same rows in the end."""
     raw = [_raw(part.held_out, part) for part in parts]
-    if len(parts) == 1:  # of folds, those held out are all the rows there are
+    if len(parts) == 1:  # the held-out rows of three folds are all rows already
         raw.append(_raw(parts[0].train, parts[0]))
     rows = reduce(joined, raw)
     return TrainingSplit.of(rows, rows)
@@ -137,7 +138,7 @@ def _raw(rows: Rows, part: TrainingSplit) -> Rows:
 
 
 def _spread(p: NDArray[Any], labels: NDArray[Any], classes: int) -> _Floats:
-    """Probabilities of all classes, also of those without a training row, none of them zero."""
+    """Probabilities of all classes, also of those without a training row; none is zero."""
     full = np.full((len(p), classes), _FLOOR)
     full[:, labels] = np.maximum(p, _FLOOR)
     whole: _Floats = full / full.sum(1, keepdims=True)
@@ -145,7 +146,7 @@ def _spread(p: NDArray[Any], labels: NDArray[Any], classes: int) -> _Floats:
 
 
 class _Family(ABC):
-    """All settings of a reference on the same training rows; what one setting computed may serve the next."""
+    """A reference on the same training rows; each setting may use what the setting before has computed."""
 
     def __init__(self, rows: Rows, classes: int, seed: int) -> None:
         self.x, self.y, self.weight = _x(rows), rows.y.numpy(), rows.weight.numpy()
@@ -157,12 +158,12 @@ class _Family(ABC):
     def predict(self, x: NDArray[Any], **options: Any) -> _Floats: ...
 
     def found(self) -> Any:
-        """The last solution, for a `start` on other rows of the same classes; None where it saves no time."""
+        """The last solution, as a `start` for other rows of the same classes; None where it saves no time."""
         return None
 
 
 class _Sklearn(_Family):
-    """A family of scikit-learn's classifiers; fitted once for every setting."""
+    """A classifier of scikit-learn, fitted once for every setting."""
 
     @abstractmethod
     def _model(self, **options: Any) -> Any: ...
@@ -181,7 +182,7 @@ class _Sklearn(_Family):
 
 @final
 class _Logistic(_Sklearn):
-    """Each C starts from the solution of the one before."""
+    """Each C starts from the solution of the C before."""
 
     def _model(self, **options: Any) -> Any:
         if self.fitted is not None:
@@ -195,7 +196,7 @@ class _Logistic(_Sklearn):
         return model
 
     def found(self) -> Any:
-        """Another start shortens the way to the same minimum; that of few features is short enough."""
+        """The weights, from which a fit on other rows is faster; with few features every fit is fast."""
         if self.x.shape[1] < NARROW:
             return None
         return self.model.coef_.copy(), self.model.intercept_.copy(), self.model.classes_
@@ -240,7 +241,7 @@ class _Neighbours(_Family):
 
 
 def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:
-    """Where few are tried, those that are usually good: less is left to learn from many features."""
+    """Values of C. Where few are tried, those that are usually good: many features ask for a smaller C."""
     wide = parts[0].train.x.shape[1] >= NARROW
     good = ([0.05, 0.01, 0.3] if wide else [1.0, 0.1, 10.0])[:trials]
     if trials > len(good):
@@ -257,7 +258,7 @@ def _neighbour_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dic
 
 
 def _boosting_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:  # noqa: ARG001
-    """Four: a trial costs as much as many of a head's, and they differ little."""
+    """At most four: a trial costs as much as many trials of a head, and their losses differ little."""
     grid = [{"learning_rate": rate, "max_leaf_nodes": leaves} for leaves in (31, 15) for rate in (0.1, 0.05)]
     return grid[: max(1, trials)]
 

@@ -1,4 +1,4 @@
-"""Rows of features, and how they are parted: rows that train, rows held out, folds that take turns."""
+"""Rows of features, and how they are split: rows to train on, rows held out, folds that take turns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from spaceform.data.stored_rows import StoredRows
 from spaceform.nets.features import Standardised
 
 SMALLEST_HELD_OUT = 400
-"""Fewer held-out rows say too little; then three parts take turns in being held out."""
+"""Fewer held-out rows say too little; then three folds take turns in being held out."""
 
 _FOLDS = 3
 
@@ -28,7 +28,7 @@ class Rows:
 
     @staticmethod
     def of(x: Any, y: Any, weight: Any = None) -> "Rows":
-        """From arrays, tensors or stored rows; features in float64 stay so, all others are float32."""
+        """From arrays, tensors or stored rows; float64 features stay float64, all others become float32."""
         if not isinstance(x, StoredRows):
             x = torch.as_tensor(x)
             x = x if x.dtype == torch.float64 else x.float()
@@ -44,7 +44,7 @@ class Rows:
         return Rows(x, self.y[index], self.weight[index])
 
     def some(self, most: int) -> "Rows":
-        """At most so many, at random, in their order."""
+        """At most `most` rows, chosen at random, in their order."""
         if len(self) <= most:
             return self
         index = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:most]
@@ -52,21 +52,21 @@ class Rows:
 
     @property
     def features(self) -> Float[Tensor, "n features"]:
-        """In memory; those on the disk are read."""
+        """The features as a tensor; those on the disk are read."""
         return self.x[:]
 
     @property
     def in_memory(self) -> "Rows":
-        """The same rows, read where they are on the disk."""
+        """The same rows in memory; those on the disk are read."""
         return Rows(self.features, self.y, self.weight)
 
     def seen_by(self, inputs: Standardised) -> "Rows":
-        """As a net gets them: standardised in the type in which they came, then float32."""
+        """The rows as a net gets them: standardised in their own type, then float32."""
         x = self.x.through(inputs) if isinstance(self.x, StoredRows) else inputs(self.x).float()
         return Rows(x, self.y, self.weight.float())
 
     def shuffled(self, batches: int, generator: torch.Generator) -> Iterator["LabelledBatch"]:
-        """Every row once in random order, in so many batches of nearly equal size.
+        """Every row once in random order, in this many batches of nearly equal size.
 
         Rows on the disk are mixed as `StoredRows.shuffled` does.
         """
@@ -90,7 +90,7 @@ class LabelledBatch(NamedTuple):
 
 
 class TrainingSplit(NamedTuple):
-    """Rows to train on and rows held out, both as `inputs` leaves them; those held out are in memory."""
+    """Rows to train on and rows held out, both standardised by `inputs`; those held out are in memory."""
 
     train: Rows
     held_out: Rows
@@ -98,23 +98,23 @@ class TrainingSplit(NamedTuple):
 
     @staticmethod
     def of(train: Rows, held_out: Rows) -> "TrainingSplit":
-        """Standardise both as the first of them asks for."""
+        """Standardise both by the mean and the scale of `train`."""
         inputs = inputs_of(train)
         return TrainingSplit(train.seen_by(inputs), held_out.in_memory.seen_by(inputs), inputs)
 
 
 def inputs_of(rows: Rows) -> Standardised:
-    """The standardisation that these rows ask for."""
+    """Standardisation by the mean and the scale of these rows."""
     return Standardised(rows.x.shape[1]).to(rows.x.device).fit(rows.x, rows.weight)
 
 
 def parts_of(train: Rows, held_out: Rows | None, *, seed: int) -> list[TrainingSplit]:
-    """One part; or three folds of all rows, where `held_out` is missing or has fewer than 400."""
+    """One split; or three folds of all rows, where `held_out` is missing or has fewer than 400 rows."""
     return [TrainingSplit.of(*part) for part in parted(train, held_out, seed=seed)]
 
 
 def parted(train: Rows, held_out: Rows | None, *, seed: int) -> list[tuple[Rows, Rows]]:
-    """The same as they came in: rows to train on, and rows held out."""
+    """The same splits before they are standardised: rows to train on, and rows held out."""
     if held_out is not None and len(held_out) >= SMALLEST_HELD_OUT:
         return [(train, held_out)]
     rows = train if held_out is None else joined(train, held_out)
@@ -136,7 +136,7 @@ def joined(first: Rows, second: Rows) -> Rows:
 
 
 def folds(rows: Rows, *, seed: int) -> torch.Tensor:
-    """The fold of each row, every class dealt out in turn; so a class of three rows is in every fold."""
+    """The fold of each row. The rows of a class go to the folds in turn: three rows are in three folds."""
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     order = order[rows.y.cpu()[order].argsort(stable=True)]
     fold = torch.empty(len(rows), dtype=torch.long)

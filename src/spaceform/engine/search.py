@@ -1,13 +1,13 @@
-"""Successive halving over candidates by held-out loss, on records that can be kept and taken up again.
+"""Successive halving over candidates by held-out loss. A search can go on from the records of its trials.
 
-Every candidate is trained for three tenths of its epochs, the best quarter of them for all, the best
-sixteenth for twice as many; each time from the start, with the whole schedule in the epochs it has, so that a
-short run is a finished one. The choice is made among all of these runs: a shorter schedule may be the better
-one. Where a net has several members, these runs do with one; the best of them is then tried with all, for as
-many epochs. What a caller holds is not shortened: with `hold=["epochs"]` every candidate is
-trained once, for all of its epochs; with `hold=["members"]` every run has all members.
+Every candidate is trained for three tenths of its epochs, the best quarter of the candidates for all of their
+epochs, the best sixteenth for twice as many. Training begins anew each time and goes through a whole
+schedule, so that a short run is a finished one. The best of all these runs is chosen: a shorter schedule may
+be better. Where a net has several members, these runs train one member; the best candidate is then tried with
+all members, for as many epochs. What a caller holds is not shortened: with `hold=["epochs"]` every candidate
+is trained once, for all of its epochs; with `hold=["members"]` every run has all members.
 
-The loss is that after one temperature: a wrong scale costs nothing to mend.
+The loss is measured after temperature scaling: a wrong scale costs nothing to mend.
 """
 
 import math
@@ -24,14 +24,14 @@ from spaceform.heads import Head
 
 _RUNGS = (0.3, 1.0, 2.0)
 _SHARES_KEPT = (1.0, 1 / 4, 1 / 16)
-"""Shares of the epochs, and of the candidates that get them."""
+"""Each rung: the share of the epochs, and the share of the candidates that are trained for them."""
 _ALL_EPOCHS = _RUNGS.index(1.0)
 _ALL_MEMBERS = len(_RUNGS)
 """The last rung: the best run again, with all members of its net."""
 
 
 Held: TypeAlias = Literal["epochs", "members"]
-"""What a search shortens unless it is told to hold it."""
+"""What a search shortens, unless it is held."""
 
 
 class NothingTrained(ArithmeticError):
@@ -45,19 +45,19 @@ class Trial:
 
     head: str
     candidate: int
-    """Its place in the list."""
+    """The candidate's place in the list."""
     rung: int
     epochs: int
-    """The schedule it had."""
+    """The epochs of its schedule."""
     best_epoch: int
     nll: float
     calibrated_nll: float
-    """After one temperature, fitted on the same rows."""
+    """The NLL after temperature scaling, fitted on the same rows."""
     temperature: float
     accuracy: float
     seconds: float
     error: str | None = None
-    """Why it diverged; then the numbers are NaN."""
+    """Why the trial diverged; then its numbers are NaN."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -82,11 +82,11 @@ class Outcome:
     trials: tuple[Trial, ...]
     best: Trial
     candidate: Candidate
-    """The best, with the schedule it had in that trial."""
+    """The best candidate, with the schedule of its best trial."""
     fitted: Rehearsal | None
-    """The models of that trial, if it ran in this call."""
+    """The models of its best trial, if that ran in this call."""
     complete: bool
-    """False if the time was up before the last rung was done."""
+    """False if the time was over before the last rung was done."""
 
 
 _Tried = tuple[Trial, Rehearsal | None]
@@ -106,23 +106,23 @@ def search(
     on_trial: Callable[[Trial], None] | None = None,
     make: type[Head] | None = None,
 ) -> Outcome:
-    """Find the best of `candidates`; what is in `hold`, each trial takes from its candidate as it is.
+    """Find the best of `candidates`. Trials do not shorten what is in `hold`.
 
     `finished` has trials of an earlier call with the same arguments: they are not run again, and the result
-    is the same. `on_trial` is called after every new one. `seconds` bounds the time of all trials; the first
-    candidate is always tried. `make` is the head's class where its name is not in `HEADS`.
+    is the same. `on_trial` is called after every new trial. `seconds` bounds the time of all trials; the
+    first candidate is always tried. `make` is the head's class where its name is not in `HEADS`.
     """
     known = {(t.candidate, t.rung): t for t in finished}
     trials: list[Trial] = []
     one_member = "members" not in hold
 
     def foreseen(candidate: Candidate) -> float:
-        """Seconds that a trial will take, judged by the mean of those before, mostly of one member."""
+        """Seconds that a trial will take, by the mean of the trials so far, most of which have one member."""
         nets = candidate.members if one_member else 1
         return nets * candidate.epochs * sum(t.seconds for t in trials) / sum(t.epochs for t in trials)
 
     def attempt(i: int, rung: int, candidate: Candidate) -> _Tried | None:
-        """One trial, or the one that is known; None where there is no time for it."""
+        """Run one trial, or take it from `finished`; None where there is no time for it."""
         trial, fitted = known.get((i, rung)), None
         if trial is None:
             spent = sum(t.seconds for t in trials)
@@ -170,9 +170,10 @@ def search(
 
 
 def _rungs(candidates: int, *, halving: bool) -> list[tuple[int, int]]:
-    """Which rungs are worth their time, and how many candidates each gets.
+    """Which rungs are run, and how many candidates each gets.
 
-    One candidate is only trained for all of its epochs; more than eight are needed for twice as many.
+    A single candidate is trained once, for all of its epochs. The rung with twice the epochs needs more than
+    eight candidates.
     """
     if not halving:
         return [(_ALL_EPOCHS, candidates)]
@@ -181,13 +182,13 @@ def _rungs(candidates: int, *, halving: bool) -> list[tuple[int, int]]:
 
 
 def _on_rung(candidate: Candidate, rung: int, one_member: bool) -> Candidate:
-    """For the rung's share of its epochs, at least two; with one member or all."""
+    """The candidate with the rung's share of its epochs (at least two), and with one member or all."""
     epochs = max(min(2, candidate.epochs), round(candidate.epochs * _RUNGS[rung]))
     return replace(candidate, epochs=epochs, members=1 if one_member else candidate.members)
 
 
 def _better(best: _Tried | None, tried: _Tried | None) -> _Tried | None:
-    """The one with the lower loss, the first of equals; None is worse than any that did not diverge."""
+    """The trial with the lower loss; `best` if both are equal or `tried` diverged."""
     if tried is None or tried[0].error is not None:
         return best
     return tried if best is None or tried[0].score < best[0].score else best

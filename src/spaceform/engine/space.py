@@ -1,7 +1,7 @@
 """What a search tries: the same nets and rates for every head, and the head's own options beside them.
 
 Candidate i has the same net, dropout, rates, batch and epochs whatever the head; only its options differ.
-The first is the best guess, and what is used where nothing is searched.
+The first candidate is the best guess. It is used where nothing is searched.
 """
 
 import math
@@ -13,15 +13,16 @@ from spaceform.heads import HEADS, Choice, Head, LogUniform, Uniform
 from spaceform.heads.declaration import Range
 
 SIZE = 16
-"""Candidates of a whole search."""
+"""How many candidates a whole search has."""
 
 NARROW, WIDE = 100, 1000
-"""Fewer features than the first are a table's, whose columns each mean something; past the second a
-projection has more parameters than the rows can teach it."""
+"""With fewer features than the first, the data are a table, whose columns each mean something. With more than
+the second, a projection has more parameters than the rows can teach it.
+"""
 
 _Net = tuple[tuple[int, ...], int | None, float, float, float, int]
 
-# Hidden layers, dim, dropout, lr, weight decay, pieces. The first four differ most; eight cover the kinds.
+# Hidden layers, dim, dropout, lr, weight decay, pieces. The first four differ most; eight cover all kinds.
 _TABLE: list[_Net] = [
     ((256, 256), None, 0.1, 6e-3, 0.0, 8),
     ((), None, 0.0, 2e-2, 0.0, 0),
@@ -77,10 +78,10 @@ _WIDE_FEATURES: list[_Net] = [
     ((512,), 256, 0.7, 6e-3, 0.01, 0),
 ]
 _TABLE_SCHEDULE, _FEATURES_SCHEDULE = (8, 450, 15, 60), (32, 280, 8, 40)
-"""Batches in all rows (within limits), steps in all, fewest and most epochs."""
+"""Batches in an epoch (within limits), steps of the whole training, the fewest and the most epochs."""
 
 _FEW_ROWS = 8_000
-"""Of a table: up to here a net with hidden layers has four members, past it two. Each costs its time."""
+"""Up to this size of a table, a net with hidden layers has four members, then two: members cost time."""
 
 
 def space(
@@ -92,9 +93,10 @@ def space(
     size: int = SIZE,
     searched: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Candidate]:
-    """At least one candidate, at most `size`: every head gets as many.
+    """At least one candidate, at most `size`; every head gets the same number.
 
-    `searched` has the head's own options and their values, the default first; None: what the head declares.
+    `searched` has the head's own options and their values, the default first; None takes what the head
+    declares.
     """
     table = features < NARROW
     nets = _TABLE if table else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
@@ -127,7 +129,7 @@ def space(
 
 
 def _declared(head: type[Head]) -> dict[str, Sequence[Any]]:
-    """The options that a head declares for a search, each with the middle and the ends of its range."""
+    """The options that a head declares in `searched`: the middle and the ends of a range, or all choices."""
     return {name: _values(found) for name, found in head.searched.items()}
 
 
@@ -154,9 +156,10 @@ def _varied(net: _Net, round_: int) -> _Net:
 
 
 def _options(choices: Mapping[str, Sequence[Any]], i: int) -> dict[str, Any]:
-    """Defaults for every other candidate; the others take turns through the values, one option faster.
+    """The head's options in candidate i. Every second candidate has the defaults.
 
-    The turn of a third option would not come among a few candidates: it is as fast as the first.
+    The others go through the values, the first option fastest and the second more slowly. A third option goes
+    as fast as the first: otherwise its values would not appear among few candidates.
     """
     found = {name: values[0] for name, values in choices.items()}
     if i % 2 == 0:

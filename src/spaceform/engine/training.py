@@ -21,24 +21,24 @@ from spaceform.heads import HEADS, Head, StochasticHead
 from spaceform.nets.features import FeatureBody, FeaturesNet, Standardised
 
 PREDICTION_DRAWS = 64
-"""Fixed draws of a stochastic head, at prediction."""
+"""How many fixed draws a stochastic head has at prediction."""
 
 WATCHING_DRAWS = 16
-"""The same for held-out rows, of which a loss and calibrators are asked for. NLL differs by 0.001 from that
-of 64 draws, T by 1 %; it takes a quarter of the time.
+"""How many it has for held-out rows, on which the loss is measured and calibrators are fitted. The NLL
+differs by 0.001 from that of 64 draws, T by 1 %; the time is a quarter.
 """
 
 _SEEN = 20_000
 """Net and head look at no more rows than this before training."""
 
 _STEADY = ("temperature", "hyperplanes")
-"""Groups of parameters that weight decay leaves alone."""
+"""Parameter groups of heads that have no weight decay."""
 
 _GATES = 10.0
-"""The rate of gates is so many times that of others."""
+"""The rate of gates, as a multiple of the rate of other parameters."""
 
 _building = threading.Lock()
-"""Parameters are drawn from torch's global generator, which threads share."""
+"""New parameters come from torch's global generator, which threads share: one thread at a time uses it."""
 
 
 class CandidateDiverged(ArithmeticError):
@@ -94,8 +94,8 @@ class Training:
         gates = [] if self.net.gates is None else [self.net.gates.weight]
         others = [p for p in self.net.parameters() if all(p is not gate for gate in gates)]
         groups = [RatedParameters(others, 1.0, candidate.weight_decay), RatedParameters(gates, _GATES, 0.0)]
-        # By the size at the start also where training goes on: weights that have grown to seven times of it
-        # would take steps of seven times the size, and a finished model be worse than it was.
+        # Where training goes on, the size is still that of new weights. Otherwise weights that have grown
+        # seven times larger would take steps seven times larger, and the model would become worse.
         new = self.head if start is None else _new_head(head, candidate, self.net.dim, classes, seed)
         for group, started in zip(self.head.parameter_groups(), new.parameter_groups(), strict=True):
             relative = _relative_size(started["params"], self.net.dim, classes)
@@ -105,7 +105,7 @@ class Training:
         self.epochs, self._seen = 0, seen
 
     def batches(self, rows: Rows) -> int:
-        """In how many mini-batches these rows are taken."""
+        """How many mini-batches these rows are split into."""
         return max(1, len(rows) // self.batch_size)
 
     def epoch(self, rows: Rows, rates: Sequence[float]) -> float:
@@ -162,7 +162,7 @@ class Training:
     def model(
         self, inputs: Standardised, state: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
     ) -> FeaturesModel:
-        """The net and the head, in that state if one is given; another epoch would change them."""
+        """The net and the head, not copies, in `state` if it is given. Another epoch changes them."""
         if state is not None:
             self.net.load_state_dict(state[0])
             self.head.load_state_dict(state[1])
@@ -176,7 +176,7 @@ class Training:
 def _built(
     head: str | type[Head], candidate: Candidate, rows: Rows, seed: int, classes: int
 ) -> tuple[FeatureBody, Head]:
-    """New ones, which have looked at the rows."""
+    """A new net and a new head, started from a look at the rows."""
     make = HEADS[head] if isinstance(head, str) else head
     features = rows.x.shape[1]
     dim, projected = candidate.embedding(features, classes)
@@ -204,7 +204,7 @@ def _copied(model: FeaturesModel) -> tuple[FeatureBody, Head]:
 
 
 def set_draws(head: Head, number: int) -> None:
-    """How many fixed draws a prediction takes, where there are any."""
+    """Set how many fixed draws a prediction takes; a deterministic head has none."""
     if isinstance(head, StochasticHead):
         head.draws = number
 
@@ -214,9 +214,9 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _relative_size(parameters: Sequence[nn.Parameter], dim: int, classes: int) -> float:
-    """How much larger than Xavier's the class weights start, at least 1.
+    """How much larger the class weights start than Xavier's would, at least 1.
 
-    Adam's steps have the size of its rate: a concentration of a hundred should not take a hundred thousand.
+    Each step of Adam is about as large as its rate. Weights of size 100 would need far too many steps.
     """
     sizes = [float(p.detach().square().mean().sqrt()) for p in parameters if p.ndim == 2]
     return max([1.0, *(size * math.sqrt((dim + classes) / 2) for size in sizes)])
