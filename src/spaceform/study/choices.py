@@ -1,4 +1,4 @@
-"""What a caller may choose from, by name; light enough for the command line to import at once."""
+"""What a caller may choose from, by name. The command line imports this file, so it imports nothing slow."""
 
 from typing import Literal, TypeAlias
 
@@ -7,4 +7,4 @@ Length: TypeAlias = Literal["quick", "full", "paper", "authors"]
 Profile: TypeAlias = Literal["paper", "authors"]
 """Whose recipes: the text of the paper, or the authors' code where the two differ."""
 Sampler: TypeAlias = Literal["tpe", "grid"]
-"""How a search chooses what to try next: by what it has learned, or from a grid as the paper did."""
+"""How a search chooses the next trial: by what it has learned, or from a grid, as the paper did."""

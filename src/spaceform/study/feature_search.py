@@ -1,6 +1,6 @@
-"""Search of heads on features: the engine tries the same nets and rates for each, one head in a process.
+"""Search heads on features: the engine tries the same nets and rates for each head, one head in a process.
 
-`HEAD.jsonl` keeps a line for each trial, so that a search that was killed goes on to the same result;
+`HEAD.jsonl` keeps a line for each trial, so that a search that was killed can go on, to the same result.
 `HEAD.toml` is the best recipe.
 """
 
@@ -29,7 +29,7 @@ from spaceform.study.processes import Errand, Processes
 from spaceform.study.settings import of_candidate
 
 _HELD: dict[Held, str] = {"epochs": "optim.epochs", "members": "net.members"}
-"""What a search shortens, unless it is set."""
+"""What a search shortens, with its key in a recipe. What `--set` fixes is not shortened."""
 
 
 class AboutSearch(TypedDict):
@@ -71,9 +71,9 @@ def search_features(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; a head that never trained is left out.
 
-    What `settings` fix, as {"net.dim": 32}, all trials have, and the rest is searched. `seconds` bounds
-    the time of each head. `beside` is done by the same processes; if it fails, that is said. The caller
-    holds the folder's lock.
+    `settings` such as {"net.dim": 32} hold in all trials, and the rest is searched. `seconds` bounds the time
+    of each head. The same processes do the errands in `beside`; if one of these fails, `say` is told. The
+    caller holds the folder's lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     work = partial(search_one, trials=trials, settings=dict(settings or {}), seconds=seconds)
@@ -97,7 +97,7 @@ def search_features(
 
 
 def _ended(event: Event, folder: Path) -> str:
-    """What came of a search; a head that never trained is no reason to stop."""
+    """The result of a search, in a sentence; if no candidate of the head trained, the other heads go on."""
     if event.failure is not None and event.failure.kind != NothingTrained.__name__:
         raise SearchError(event.error)
     if event.error:
@@ -126,7 +126,7 @@ def search_one(
     features, classes, most = parts.input_shape[0], len(parts.classes), affordable(parts)
     recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
     fixed = of_candidate(settings)
-    size = max(trials, SIZE) if fixed else trials  # some of them may not be able to have it
+    size = max(trials, SIZE) if fixed else trials  # some candidates may not be able to have the settings
     candidates = space(head, features, classes, len(parts.split.train), size=size)
     candidates = candidates_with(recipe, candidates, fixed, features, classes)[:trials]
     hold: list[Held] = [part for part, key in _HELD.items() if key in fixed]
@@ -183,7 +183,7 @@ def trials_of(folder: Path) -> pd.DataFrame:
 
 @final
 class Kept:
-    """The trials of one head in a file; a last line that was cut short is written again."""
+    """The trials of one head in a file. If its last line was cut short, that trial runs again."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path, self.about = path, about
@@ -198,12 +198,12 @@ class Kept:
 
     @staticmethod
     def read(path: Path) -> tuple[Mapping[str, Any], list[Trial]]:
-        """What a search is of, and its trials; nothing where it has not begun."""
+        """What is searched, and the trials so far; both empty where the search has not begun."""
         about, *records = _lines(path) or [{}]
         return about, [record["trial"] for record in records]
 
     def add(self, trial: Trial, recipe: Recipe) -> None:
-        """Keep one more."""
+        """Keep one more trial."""
         tried = {"net": recipe.net.model_dump(mode="json"), "optim": recipe.optim.model_dump(mode="json")}
         record = {"trial": trial.to_dict(), "recipe": {**tried, "head": recipe.head.model_dump(mode="json")}}
         with open(self.path, "a", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """The folder of a study: many runs, planned once, carried out anywhere, collected into one table.
 
-`study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row for each run. The same plan
-again goes on: finished runs stay, failed ones are tried again.
+`study.json` holds the plan, `runs/NAME/` the runs, `results.parquet` one row for each run. If the same study
+is planned again, it goes on: finished runs stay, failed ones are tried again.
 """
 
 import os
@@ -23,7 +23,7 @@ from spaceform.run.recipe import Recipe, RecipeError, make
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
 EARLIER = "earlier"
-"""Runs of candidates that a search preferred before it went on."""
+"""The folder of runs whose recipe is no longer the best one: the search went on and found a better."""
 ARRAYS = "data.npz"
 """The file of a study that was given arrays: with it, the study can go on in another process."""
 
@@ -34,9 +34,9 @@ class Job:
     """One run of a study."""
 
     name: str
-    """`vmf-seed0`: also the name of its folder."""
+    """For example `vmf-seed0`; it is also the name of the run's folder."""
     label: str
-    """What its replications have in common in tables: `vmf`, or `vmf β=16`."""
+    """The name that all seeds of a head share in tables: `vmf`, or `vmf β=16`."""
     recipe: Recipe
 
 
@@ -58,7 +58,7 @@ class Failure:
 @final
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is, read from its folder alone."""
+    """How far a run is. It is read from the run's folder alone."""
 
     job: Job
     state: Stage
@@ -88,7 +88,7 @@ class AskedGoal(TypedDict):
 
 
 class RaceRound(TypedDict):
-    """What came after a round of runs."""
+    """What was decided after a round of runs."""
 
     reason: NotRequired[str]
     seeds: NotRequired[dict[str, int]]
@@ -97,7 +97,7 @@ class RaceRound(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class Notes(TypedDict):
-    """How a plan was made. What is not named here is taken as it is."""
+    """How a plan was made. Other notes are allowed, and are not checked."""
 
     kind: NotRequired[str]
     data: NotRequired[str]
@@ -136,7 +136,7 @@ _PLAN_AGAIN = (
 
 
 _VERSION = 1
-"""Of `study.json`."""
+"""The version of `study.json`."""
 
 
 def read_plan(folder: Path) -> Plan:
@@ -154,7 +154,7 @@ def read_plan(folder: Path) -> Plan:
 def planned_recipe(
     make_recipe: Callable[[Any, str], Recipe], folder: Path, name: str, run: PlannedRun
 ) -> Recipe:
-    """The recipe of a run as `study.json` has it; a sentence where it is none."""
+    """The recipe of a run as `study.json` has it; a RecipeError names the run whose recipe is damaged."""
     try:
         return make_recipe(run["recipe"], f"{folder / 'study.json'}, run {name}")
     except RecipeError as error:
@@ -169,7 +169,7 @@ class StudyFolder:
     folder: Path
     jobs: tuple[Job, ...]
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What a reader of the results must know: how the plan was made, what was shortened."""
+    """What readers of the results must know: how the plan was made, what was shortened."""
 
     @classmethod
     def open(cls, folder: str | Path) -> "StudyFolder":
@@ -196,9 +196,9 @@ class StudyFolder:
     ) -> "StudyFolder":
         """Write a plan into a folder that is `locked`, or join it to the plan that is there.
 
-        A run that is already there with another recipe, or was trained on data that changed since, is
-        refused: results never mix. But where the recipe was found by a search in this folder, and the search
-        went on and chose another, runs of the earlier choice are set aside in `earlier/`, and `say` is told.
+        If a run is there with another recipe, or was trained on data that have changed since, the plan is
+        refused: results never mix. There is one exception. If a search in this folder found the recipe, went
+        on, and chose another one, the runs of its earlier choice are moved to `earlier/`, and `say` is told.
         """
         folder, wanted = Path(folder), tuple(jobs)
         before = cls.open(folder) if (folder / "study.json").exists() else cls(folder, ())
@@ -228,9 +228,9 @@ class StudyFolder:
         return cls(folder, wanted, study.notes)
 
     def _chosen_otherwise(self, wanted: Iterable[Job], notes: Mapping[str, Any]) -> dict[str, str]:
-        """Labels whose recipe a search in this folder chose before and chooses otherwise now; what differs.
+        """Labels for which a search in this folder now chooses another recipe than before, and what differs.
 
-        The same data and budget, another net, rates or options: that is what a search chooses.
+        A search chooses net, rates and options; data and budget must be the same.
         """
         before, now = (set(found.get("searched", ())) for found in (self.notes, notes))
         new = {job.label: job for job in reversed([*wanted])}
@@ -246,7 +246,7 @@ class StudyFolder:
         return found
 
     def _set_aside(self, job: Job) -> None:
-        """Move a run out of the way. It goes before the plan changes: a kill in between leaves no mixture."""
+        """Move a run to `earlier/`, before the plan changes: a kill in between leaves no mixture."""
         if self.path(job).exists():
             aside = self.folder / EARLIER / job.name
             shutil.rmtree(aside, ignore_errors=True)
@@ -262,11 +262,11 @@ class StudyFolder:
         return run_status(job, self.path(job))
 
     def unfinished(self) -> list[Job]:
-        """Runs still to do, those that failed before included."""
+        """Runs that are still to do, also those that failed."""
         return [job for job in self.jobs if self.status(job).state != "finished"]
 
     def clear_failure(self, job: Job) -> None:
-        """Forget that a run failed, so that it is tried again from its last good state."""
+        """Remove the reason why a run failed, so that the run is tried again from its last good state."""
         (self.path(job) / "error.json").unlink(missing_ok=True)
 
     def record_failure(self, job: Job, failure: Failure) -> None:
@@ -275,7 +275,7 @@ class StudyFolder:
         files.write_json(self.path(job) / "error.json", {"kind": failure.kind, "error": failure.sentence})
 
     def adopt(self, job: Job, files: Mapping[str, bytes]) -> None:
-        """Take over a run that another machine finished: all of its files, or none."""
+        """Take over a run that another machine has finished: all of its files, or none."""
         target = self.path(job)
         part = target.with_name(f".{job.name}.part")
         shutil.rmtree(part, ignore_errors=True)
@@ -288,7 +288,7 @@ class StudyFolder:
         part.rename(target)
 
     def table(self) -> pd.DataFrame:
-        """One row for each run: what it was, how it ended, what was measured."""
+        """One row for each run: its recipe, how it ended, what was measured."""
         rows = []
         for job in self.jobs:
             status = self.status(job)
@@ -319,7 +319,7 @@ class StudyFolder:
         return table
 
     def _require_same_data(self, names: Collection[str]) -> None:
-        """Load each of these data once, and compare it with what all finished runs kept of it."""
+        """Load the data of these runs and compare them with what all finished runs kept of them."""
         kept = [
             (job, fingerprint)
             for job in self.jobs
@@ -374,7 +374,7 @@ def run_status(job: Job, folder: Path) -> RunStatus:
 
 
 def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured, with dotted names; under `calibrated.chosen` what the chosen calibrator gives."""
+    """What was measured, with dotted names. Under `calibrated.chosen` is what the chosen calibrator gives."""
     calibrated = metrics.get("calibrated", {})
     chosen = calibrated.get(metrics.get("calibrator"))
     return _flat({**metrics, "calibrated": {**calibrated, **({"chosen": chosen} if chosen else {})}})

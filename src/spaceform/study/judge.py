@@ -1,4 +1,4 @@
-"""The verdict of a study, from what its runs left in their folders."""
+"""The verdict of a study, from the files in the folders of its runs."""
 
 import math
 import shlex
@@ -46,9 +46,9 @@ class Advice:
 
     @property
     def findings(self) -> Findings:
-        """What a table takes from here: which heads to mark in each column, and the references.
+        """What a table needs of the advice: which heads to mark in each column, and the references.
 
-        A head that is alone is not marked: there was no choice.
+        A single head is not marked: there was no choice.
         """
         judged = self.verdict.goals if len(self.verdict.labels) > 1 else ()
         return Findings(
@@ -58,7 +58,7 @@ class Advice:
 
     @property
     def to_deploy(self) -> "JudgedRun | None":
-        """The run to take of the recommended head: the one with the best validation score."""
+        """Of the runs of the recommended head, the one with the best validation score."""
         if self.recommendation is None:
             return None
         own = [run for run in self.runs if run.label == self.recommendation.choice.label]
@@ -81,7 +81,7 @@ class Advice:
         return [*said[:1], *filter(None, [beside, unequal(self.searched, name)]), *said[1:]]
 
     def sentences(self, name: Name = str) -> list[str]:
-        """Everything there is to say, a sentence each: the choice over all goals first."""
+        """All findings in sentences: first the choice over all goals, then each goal."""
         said = self.overall(name)
         titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
         for column, found in self.by_goal(name).items():
@@ -89,14 +89,14 @@ class Advice:
         return said
 
     def brief(self, name: Name = str) -> list[str]:
-        """The choice over all goals, and the first sentence on each; or why no goal can be told at all."""
+        """The choice over all goals, and the first sentence on each goal; or why there is no choice."""
         titles = {one.goal.column: one.goal.purpose for one in self.verdict.goals}
         by_goal = [f"{capital(titles[column])}: {said[0]}" for column, said in self.by_goal(name).items()]
         moot = self.recommendation is None and no_choice(self.verdict, name)
         return [*self.overall(name), *([] if moot else by_goal)]
 
     def by_goal(self, name: Name = str) -> dict[str, list[str]]:
-        """What there is to say of each goal that counts, by its column."""
+        """The sentences on each goal that counts, by its column."""
         chosen = self.recommendation.goals if self.recommendation is not None else {}
         return {
             one.goal.column: sentences(one, chosen.get(one.goal.column), name)
@@ -108,7 +108,7 @@ class Advice:
 @final
 @dataclass(frozen=True)
 class JudgedRun:
-    """What is read of a finished run."""
+    """What the verdict reads of a finished run."""
 
     label: str
     head: str
@@ -116,11 +116,11 @@ class JudgedRun:
     folder: Path
     metrics: Mapping[str, Any]
     seconds: float
-    """What the fit took."""
+    """The time of the fit."""
     score: float | None = None
     """The score on the validation split; more is better."""
     predict_seconds: float | None = None
-    """What predicting the test split took; None where it was not measured."""
+    """The time to predict the test split; None where it was not measured."""
 
     @classmethod
     def of(cls, job: Job, folder: Path, metrics: Mapping[str, Any], status: RunStatus) -> "JudgedRun":
@@ -160,7 +160,7 @@ def judge_runs(
     regions: Mapping[str, float] | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Advice | None:
-    """The same of any runs on one split, in whatever order they come."""
+    """What any runs on one split say; their order does not matter."""
     place = {name: i for i, name in enumerate(HEADS)}
     runs = sorted(runs, key=lambda run: (place[run.head], run.label, run.seed))  # draws follow the order
     found = evidence(runs, references)
@@ -194,7 +194,7 @@ def evidence(runs: Sequence[JudgedRun], references: Sequence[KeptReference] = ()
 
 
 def _costs(runs: Sequence[JudgedRun]) -> dict[str, Cost]:
-    """The mean seconds of fit and prediction of each label, and how much there is to a head of its kind."""
+    """The cost of each label: the mean seconds of fit and prediction, and how complex the head is."""
     by_label: dict[str, list[JudgedRun]] = {}
     for run in runs:
         by_label.setdefault(run.label, []).append(run)
@@ -209,7 +209,7 @@ def _costs(runs: Sequence[JudgedRun]) -> dict[str, Cost]:
 
 
 def _complexity(name: str) -> int:
-    """Options to choose, and twice as many where embeddings are random."""
+    """How many options the head has; twice that if its embeddings are random."""
     head = HEADS[name]
     return (1 + len(head.searched)) * (2 if issubclass(head, StochasticHead) else 1)
 
@@ -226,11 +226,11 @@ def _outputs(run: JudgedRun) -> ItemOutputs:
             found = {name: arrays[name] for name in arrays.files}
         return ItemOutputs.of(found, str(run.metrics.get("calibrator", "")), measured)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        return ItemOutputs(measured=measured)  # without them the means alone count
+        return ItemOutputs(measured=measured)  # without arrays the means alone count
 
 
 def next_step(advice: Advice) -> list[str]:
-    """Which run to deploy, and the command; nothing where there is no recommendation."""
+    """Which run to deploy, and the command that exports it; empty where there is no recommendation."""
     run = advice.to_deploy
     if run is None:
         return []
@@ -243,5 +243,5 @@ def next_step(advice: Advice) -> list[str]:
 
 
 def export_command(run: JudgedRun) -> str:
-    """What writes a run as one file that any ONNX runtime can load."""
+    """The command that writes a run as one file, which any ONNX runtime can load."""
     return f"spaceform export {shlex.quote(str(run.folder))} model.onnx"

@@ -12,7 +12,7 @@ from spaceform.study.folder import ARRAYS
 
 @contextmanager
 def locked(folder: str | Path) -> Iterator[Path]:
-    """Hold the folder of a study, made if need be; a second process is refused."""
+    """Hold the folder of a study, which is made where it is missing; a second process is refused."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --out must be a folder")
@@ -22,7 +22,7 @@ def locked(folder: str | Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=1.0)  # `at_work` holds it for an instant
+        lock.acquire(timeout=1.0)  # `at_work` holds the lock for an instant
     except filelock.Timeout:
         raise RecipeError(
             f"another process is working on {folder}; wait for it, watch it with "

@@ -33,11 +33,11 @@ class SearchError(RuntimeError):
 @final
 @dataclass(frozen=True)
 class Best:
-    """What a search of one head ended with."""
+    """The result of the search of one head."""
 
     recipe: Recipe
     score: float
-    """On the validation split."""
+    """The best score on the validation split."""
     trials: int
     cut_short: int
 
@@ -62,12 +62,12 @@ def search_head(
 ) -> Best:
     """The best recipe of `trials` trials around `recipe`; also written to HEAD.toml in the folder.
 
-    Keys in `fixed`, such as "optim.lr", keep the value that they have in `recipe` in every trial.
-    A trial is a training run whose score is the best validation score. Trials that fall behind the median of
-    the others at the same epoch are cut short; those that diverge count as 0. TPE begins with the recipe as
-    it is. Trials are kept in `storage` (SQLite in the folder unless given): the same call goes on where it
-    stopped, and several machines may share one, as long as the data are the same. The caller holds the
-    folder's lock.
+    Keys in `fixed`, such as "optim.lr", keep in every trial the value that they have in `recipe`. A trial is
+    a training run; its score is the best validation score. Trials that fall behind the median of the others
+    at the same epoch are cut short; the score of those that diverge is 0. TPE begins with `recipe`. Trials
+    are kept in `storage` (SQLite in the folder unless given): the same call goes on where it stopped, and
+    several machines may share a storage, as long as the data are the same. The caller holds the folder's
+    lock.
     """
     if not starting_point(recipe, fixed):
         raise RecipeError(
@@ -167,14 +167,14 @@ def _open(
 ) -> optuna.Study:
     url = storage or f"sqlite:///{(folder / 'search.db').resolve()}"
     name = f"{Path(recipe.data.name).name}-{recipe.head.name}-{sampler}-{recipe.digest[:12]}"
-    name += "".join(f"-{key}" for key in sorted(fixed))  # what is not searched makes it another search
+    name += "".join(f"-{key}" for key in sorted(fixed))  # with other fixed keys it is another search
     how: optuna.samplers.BaseSampler
     if sampler == "grid":
         grid = {key: list(grid_of(recipe, key)) for key in starting_point(recipe, fixed)}
         how = optuna.samplers.GridSampler(grid, seed=recipe.seed)
     else:
         how = optuna.samplers.TPESampler()
-    # the first epochs say little; a median of fewer than five says less
+    # neither the first epochs nor a median of fewer than five trials say much
     pruner = optuna.pruners.MedianPruner(
         n_startup_trials=5, n_warmup_steps=max(2, recipe.budget.epochs // 10)
     )
@@ -207,7 +207,7 @@ def _require_same_data(study: optuna.Study, recipe: Recipe) -> None:
 
 
 def _recover(study: optuna.Study, folder: Path) -> None:
-    """Queue again what a killed process of this folder left behind, with what it had trained."""
+    """Queue the trials again that a killed process of this folder left; they go on from their checkpoints."""
     here = _where(folder)
     for frozen in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if frozen.user_attrs.get("where") != here:

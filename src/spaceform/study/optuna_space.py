@@ -1,4 +1,4 @@
-"""What a search may try: the rates that every head has, and the options that a head declares."""
+"""What a search by Optuna may try: the rates that every head has, and the options that a head declares."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -19,16 +19,16 @@ RATES: dict[str, tuple[Any, ...]] = {
     "optim.weight_decay": (0.0, 5e-5, 1e-4, 5e-4),
     "optim.temperature_lr": (0.0001, 0.001, 0.01),
 }
-"""The grid of what every head has: the values that occur in the paper's tables."""
+"""The grid of the rates that every head has: the values that occur in the paper's tables."""
 _WARM_UP = "head.warmup_epochs"
 _AROUND = 30.0
-"""TPE looks this far above and below the rate that it starts from, in logarithms."""
+"""TPE tries rates from 1/30 to 30 times the rate that it starts from."""
 
 
 def ranges_of(
     recipe: Recipe, sampler: Sampler, fixed: Collection[str] = ()
 ) -> dict[str, optuna.distributions.BaseDistribution]:
-    """What is searched for this head, dotted key to distribution; keys in `fixed` are not."""
+    """What is searched for this head: dotted key to distribution, without the keys in `fixed`."""
     start = starting_point(recipe, fixed)
     if sampler == "grid":
         found = {key: grid_of(recipe, key) for key in start}
@@ -39,7 +39,7 @@ def ranges_of(
 
 
 def starting_point(recipe: Recipe, fixed: Collection[str] = ()) -> dict[str, Any]:
-    """What is searched, and the value that the search starts from; keys in `fixed` are not searched."""
+    """The keys that are searched, with the values that the search starts from; those in `fixed` are not."""
     given = flatten(recipe)
     learns = has_temperature(recipe.head.name) and given.get("head.learn_beta") is not False
     rates = [key for key in RATES if key in given and (key != "optim.temperature_lr" or learns)]
@@ -55,20 +55,20 @@ def _searched(recipe: Recipe) -> Mapping[str, Range]:
 
 
 def _warm_ups(recipe: Recipe) -> tuple[int, ...]:
-    """None, a tenth and a fifth of the epochs: how long a margin may wait depends on how long training is."""
+    """Epochs before the margin comes: none, a tenth of all epochs, or a fifth."""
     epochs = recipe.budget.epochs
     return tuple(dict.fromkeys((0, epochs // 10, epochs // 5)))
 
 
 def _around(key: str, value: Any) -> Range:
-    """Rates far above and below where they start; what is no rate, or starts at 0, from the grid."""
+    """A range around the rate that the search starts from; the grid for what is no rate or starts at 0."""
     if key in ("optim.momentum", "optim.nesterov") or value == 0:
         return Choice(RATES[key])
     return LogUniform(value / _AROUND, value * _AROUND)
 
 
 def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribution:
-    """The same for Optuna; the value that the search starts from is always inside."""
+    """A range as Optuna's distribution; the value that the search starts from is always inside."""
     match found:
         case LogUniform(low, high):
             return optuna.distributions.FloatDistribution(min(low, start), max(high, start), log=True)
@@ -81,9 +81,9 @@ def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribu
 
 
 def grid_of(recipe: Recipe, key: str) -> tuple[Any, ...]:
-    """The values that occur in the paper's tables; where there is nothing to choose, ends and middle.
+    """The values of a key in the paper's tables; with fewer than two, the middle and the ends of its range.
 
-    Of warm-ups, those that end within the budget.
+    Warm-ups that would not end within the budget are left out.
     """
     if key in RATES:
         return RATES[key]

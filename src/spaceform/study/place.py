@@ -1,4 +1,4 @@
-"""Where the runs of a study are carried out is a value: `Processes(2)`, `Ray("host:6379")`, or your own."""
+"""Where the runs of a study are carried out, as a value: `Processes(2)`, `Ray("host:6379")`, or your own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Event:
     kind: Literal["started", "progress", "finished", "failed", "lost", "stopped"]
     progress: Progress | None = None
     failure: Failure | None = None
-    """Why it failed or was lost."""
+    """Why the run failed or was lost."""
 
     @property
     def error(self) -> str:
@@ -30,9 +30,9 @@ class Event:
 
 
 Work: TypeAlias = Callable[..., None]
-"""What a process does with a job: `work(job, folder, listener, datasets, workers=0)`, such as `perform`."""
+"""What a process does with a job, such as `perform`: `work(job, folder, listener, datasets, workers=0)`."""
 Watcher: TypeAlias = Callable[[Event | None], None]
-"""Told of every event, and of None a few times a second."""
+"""A function that is called with every event, and a few times a second with None."""
 
 
 def unwatched(event: Event | None) -> None:
@@ -46,8 +46,8 @@ class Place(Protocol):
     def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
         """Finish every run of the study that is not finished.
 
-        Runs fail alone: the reason is kept beside the run, the others go on. `workers` processes decode the
-        photos of each run; None is as many as there are cores to spare.
+        If a run fails, the reason is kept beside it, and the other runs go on. `workers` processes decode the
+        photos of each run; None takes the cores that no run uses.
         """
 
 
@@ -60,9 +60,9 @@ def perform(
     measure: bool = True,
     workers: int = 0,
 ) -> None:
-    """Train one run and measure it, both on this machine's accelerator where there is one.
+    """Train one run and measure it, on this machine's accelerator where there is one.
 
-    `datasets` keeps what was loaded for the next run of this process.
+    `datasets` keeps the data that were loaded, for the next run of this process.
     """
     from spaceform.run.evaluate import evaluate
     from spaceform.run.material import load_data

@@ -38,17 +38,19 @@ from spaceform.study.settings import of_candidate
 
 PlannedKind: TypeAlias = Literal["features", "pixels"]
 OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "own.toml").read_text("utf-8"))
-"""What all heads share in a comparison on own data, by kind of input."""
+"""What all heads share in a comparison on a user's own data, by kind of input."""
 THUMBNAIL = 64
 _PROFILES = {"paper": PAPER, "authors": AUTHORS}
 _BATCH = 128
 _WIDE = 256
-"""With more features than this, half of them are left out at random in training: a projection of so many
-learns its examples by heart.
+"""With more features than this, half of them are left out at random in training: a projection of that many
+features learns its examples by heart.
 """
 _ALIKE = ("data", "net", "budget", "schedule", "precision")
 _LENGTH = {"quick": (30, 60, 10, 4), "full": (200, 250, 35, 15)}
-"""Most epochs, most episodes an epoch, and epochs without a better score until the stop and until a cut."""
+"""By budget: the most epochs; the most episodes in an epoch; after how many epochs without a better score
+training stops; and after how many the rate is cut.
+"""
 
 
 @final
@@ -62,13 +64,13 @@ class Conditions:
     label_noise: float = 0.0
     net: str | None = None
     settings: Mapping[str, Any] | None = None
-    """Further changes of every recipe, dotted key to value."""
+    """Further changes to every recipe: dotted key to value."""
 
 
 def named_heads(wanted: str | Iterable[str]) -> list[str]:
     """Heads by name: a list, or a string with commas.
 
-    "default" are those that declare `compared`, "all" is every head, "paper" the paper's five.
+    "default" names the heads that declare `compared`, "all" every head, "paper" the five heads of the paper.
     """
     if wanted == "default":
         return [name for name, head in HEADS.items() if head.compared]
@@ -92,9 +94,10 @@ def has_temperature(head: str) -> bool:
 
 
 def start_of(head: str, kind: PlannedKind) -> Start:
-    """The rates and options that training of a head starts from: its own, or those of its nearest relative.
+    """The rates and options that a head's training starts from: its own, or those of its nearest relative.
 
-    Nearest is a head that is as random or not, then one of the same geometry, then the first of `HEADS`.
+    The nearest relative is stochastic if the head is, has the same geometry if one has, and is the first such
+    head in `HEADS`.
     """
     own = HEADS[head]
     if kind in own.defaults:
@@ -156,8 +159,8 @@ def read_recipes(
 ) -> dict[str, Recipe]:
     """Recipes from files or folders of them (as `search` writes), one for each head that is wanted.
 
-    Their net, head, rates and budget hold, but for what `settings` change (dotted key to value); data and
-    seed are those of the comparison.
+    Net, head, rates and budget come from these recipes, except where `settings` change them (dotted key to
+    value). Data and seed are those of the comparison.
     """
     found: dict[str, Recipe] = {}
     for source in map(Path, sources):
@@ -183,9 +186,10 @@ def read_recipes(
 
 
 def jobs(found: Mapping[str, Recipe], seeds: Sequence[int], temperatures: Sequence[str] = ()) -> list[Job]:
-    """All runs, seed by seed; with `temperatures` ("learned", "16", ...) a variant of each head that has one.
+    """All runs, seed by seed.
 
-    Heads without a temperature run once whatever the temperatures.
+    With `temperatures` ("learned", "16", ...) a head has a variant for each of them. Heads without a
+    temperature have none.
     """
     _require_equal_conditions(found)
     planned = []
@@ -217,7 +221,7 @@ def _folder(label: str, seed: int) -> str:
 
 
 def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bool:
-    """Whether the engine for features trains these: own features, to be classified, with no net asked for."""
+    """Whether the engine trains on these data: a user's own features, classification, and no net named."""
     task = conditions.task or dataset.task
     shipped = any(key.startswith(f"{name}/") for key in QUICK)
     own = dataset.kind == "features" and task == "classification" and not shipped
@@ -226,7 +230,7 @@ def suits_engine(name: str, dataset: data.Dataset, conditions: Conditions) -> bo
 
 
 def _for_engine(name: str, dataset: data.Dataset, head: str, settings: Mapping[str, Any]) -> Recipe:
-    """The engine's first candidate that can have the settings: what is used where nothing is searched."""
+    """The recipe where nothing is searched: the engine's first candidate that can have the settings."""
     assert not isinstance(dataset.inputs, tuple | data.Texts)
     train = data.split(dataset).train
     features, classes = dataset.inputs.shape[1], len(dataset.labels[train].unique())
@@ -267,14 +271,14 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
 
 
 def _own(kind: PlannedKind, head: str) -> Recipe:
-    """What all heads share, with the rates and options that this head starts from."""
+    """A recipe on a user's own data: what all heads share, then this head's own rates and options."""
     start, shared = start_of(head, kind), OWN[kind]
     own = {"head": {"name": head, **_options(head, start)}, "optim": shared["optim"] | _rates(start)}
     return make({**shared, **own}, source=f"{kind}/{head}")
 
 
 def _with_head(recipe: Recipe, head: str) -> Recipe:
-    """The recipe with another head in its place, which brings its own rates and options."""
+    """The recipe with another head, and the rates and options that this head starts from."""
     start = start_of(head, "features" if recipe.net.name == "projection" else "pixels")
     options = {f"head.{key}": value for key, value in _options(head, start).items()}
     rates = {f"optim.{key}": value for key, value in _rates(start).items()}
@@ -290,19 +294,23 @@ def _rates(start: Start) -> dict[str, float]:
 
 
 def _options(head: str, start: Start) -> dict[str, Any]:
-    """The options of the start that this head takes. The start may be that of another head."""
+    """Those options of the start that this head takes; the start may be that of another head."""
     return {key: value for key, value in start.options.items() if key in HEADS[head].options()}
 
 
 def _dimension(dataset: data.Dataset, task: data.dataset.Task) -> int:
-    """The paper's 512 for retrieval and 128 for many classes; 32 for few."""
+    """Coordinates of the embedding.
+
+    As in the paper: for retrieval 512 on features and 128 on images, for many classes 128. Few classes get
+    32.
+    """
     if task == "retrieval":
         return 512 if dataset.kind == "features" else 128
     return 32 if len(dataset.classes) <= 20 else 128
 
 
 def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, Any]:
-    """Epochs that see every training item about once, within the budget."""
+    """The budget with as many episodes in an epoch as see every training item about once, up to its limit."""
     epochs, most, stop, cut = _LENGTH[budget]
     material = data.split(dataset.with_task(recipe.data.task or dataset.task), recipe.data.split_seed)
     present = len(dataset.labels[material.train].unique())
@@ -320,7 +328,7 @@ def _budget(recipe: Recipe, dataset: data.Dataset, budget: Length) -> dict[str, 
 
 
 def require_nets(found: Mapping[str, Recipe], dataset: data.Dataset) -> None:
-    """Refuse nets that cannot be built for these inputs: once here, instead of in every run."""
+    """Refuse nets that cannot be built for these inputs, before any run starts."""
     inputs = dataset.inputs
     shape = (3, 224, 224) if isinstance(inputs, tuple | data.Texts) else tuple(inputs.shape[1:])
     for net in {recipe.net for recipe in found.values()}:

@@ -1,4 +1,4 @@
-"""Carry out runs in local processes. The death of a process costs no more than the epoch it was in."""
+"""Carry out runs in local processes. If a process dies, no more than the current epoch is lost."""
 
 import multiprocessing as mp
 import os
@@ -28,7 +28,7 @@ class Stopped(Exception):
 @final
 @dataclass(frozen=True)
 class Errand:
-    """Other work than a run, for one process: a job, the folder to leave something in, what to do."""
+    """Work for a process that is not a run: a job, the folder for the result, the function that does it."""
 
     job: Job
     folder: Path
@@ -38,7 +38,7 @@ class Errand:
 @final
 @dataclass(frozen=True)
 class Processes:
-    """Local processes of one thread each: `count` of them, or one for each core (for each GPU, if any)."""
+    """Local processes of one thread each: `count` of them, or one for each GPU, or one for each core."""
 
     count: int | None = None
 
@@ -48,7 +48,7 @@ class Processes:
 
     @property
     def most(self) -> int:
-        """How many work at a time, where there is work for all."""
+        """The most processes that work at a time."""
         return self.count or _gpus() or usable_cores()
 
     def finish(
@@ -62,10 +62,10 @@ class Processes:
     ) -> None:
         """Finish every run of the study that is not finished.
 
-        Runs fail alone: the reason is kept beside the run, the others go on. `workers` processes decode the
-        photos of each run; None is as many as there are cores to spare. An interrupt stops all processes at
-        once. A run that was under way goes on from its last checkpoint next time. The same processes do what
-        is `beside`, before the runs; `say` is told where that fails.
+        If a run fails, the reason is kept beside it, and the other runs go on. `workers` processes decode the
+        photos of each run; None takes the cores that no run uses. An interrupt stops all processes at once. A
+        run that was under way goes on from its last checkpoint next time. The same processes do the errands
+        in `beside` before the runs; `say` is told if one fails.
         """
         jobs = study.unfinished()
         for job in jobs:
@@ -92,7 +92,7 @@ class Processes:
                     watch(event)
 
     def each(self, errands: Sequence[Errand]) -> Iterator[Event]:
-        """Do other work than runs, begun in this order; an event for each errand that ends or fails."""
+        """Do errands, begun in this order; there is an event for each errand that ends or fails."""
         waiting = list(errands[::-1])
         with self.pool(len(errands), 0) as pool:
             while waiting or pool.busy:
@@ -115,7 +115,7 @@ def _gpus() -> int:
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """Inside, a pool that ends well leaves its idle processes to the next: starting one takes seconds."""
+    """In this context a pool leaves its idle processes to the next pool: to start a process takes seconds."""
     if _SPARE.get() is not None:
         yield
         return
@@ -130,7 +130,7 @@ def lasting() -> Iterator[None]:
 
 @final
 class Pool:
-    """Processes that outlive many runs: `submit` where there is `room`, then read `events`."""
+    """Processes that each carry out many runs: `submit` a run where there is `room`, then read `events`."""
 
     def __init__(self, size: int, decoders: int = 0) -> None:
         self._size = size
@@ -171,7 +171,7 @@ class Pool:
                 worker.pipe.send(None)
 
     def events(self, timeout: float = 0.2) -> Iterator[Event]:
-        """What happened since the last call; waits for the first event no longer than `timeout` seconds."""
+        """The events since the last call; waits at most `timeout` seconds for the first."""
         for ready in wait([worker.pipe for worker in self._workers], timeout):
             worker = next(w for w in self._workers if w.pipe is ready)
             try:
@@ -192,7 +192,9 @@ class Pool:
             worker = self._hire(next(slot for slot in range(self._size) if slot not in taken))
         self._tries[task.job.name] += 1
         worker.task = task
-        with suppress(OSError):  # it died while idle: `events` will find its pipe closed and try again
+        with suppress(
+            OSError
+        ):  # the process died while idle: `events` will find its pipe closed and try again
             worker.pipe.send(task)
 
     def _hire(self, slot: int) -> "_Worker":
@@ -200,7 +202,7 @@ class Pool:
         spare = _SPARE.get() or []
         left = next((worker for worker in spare if worker.slot == slot), None)
         worker = _Worker.make(slot) if left is None else left
-        self._workers.append(worker)  # before it starts: an interrupt in between must find it
+        self._workers.append(worker)  # before the process starts: an interrupt in between must find it
         if left is None:
             worker.start()
         else:
@@ -237,7 +239,7 @@ class _Worker:
     def make(cls, slot: int) -> "_Worker":
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
-        # no daemon: those may not have children, and photos are decoded by some
+        # no daemon: a daemon may not have children, and some children decode photos
         return cls(context.Process(target=_work, args=(theirs,), daemon=False), ours, theirs, slot)
 
     def start(self) -> None:
@@ -269,9 +271,9 @@ _SPARE: ContextVar[list[_Worker] | None] = ContextVar("_SPARE", default=None)
 
 @contextmanager
 def _birth(slot: int) -> Iterator[None]:
-    """A process started inside has one thread and one GPU, and imports nothing of the parent's script.
+    """A process started in this context has one thread and one GPU, and does not import the parent's script.
 
-    Ctrl-C and SIGTERM are blocked in it from its first instruction: the parent stops it.
+    Ctrl-C and SIGTERM are blocked in it from its first instruction: only the parent stops it.
     """
     settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if (gpus := _gpus()) > 1:
@@ -281,7 +283,7 @@ def _birth(slot: int) -> Iterator[None]:
     main = sys.modules["__main__"]
     script = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
     if os.name == "posix":
-        resource_tracker.ensure_running()  # the first process would start it, and it unblocks the signals
+        resource_tracker.ensure_running()  # the tracker unblocks the signals
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         os.environ.update(settings)
@@ -301,7 +303,7 @@ def _birth(slot: int) -> Iterator[None]:
 
 
 def _work(pipe: "Connection[Any, Any]") -> None:
-    """A worker's life: one run after the other, until its parent is gone."""
+    """What a worker does: one run after the other, until its parent is gone."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     import warnings
 
@@ -328,7 +330,7 @@ def _work(pipe: "Connection[Any, Any]") -> None:
 
 
 def _next(pipe: "Connection[Any, Any]") -> _Task | None:
-    """The next task; a request to stop that came too late is passed over."""
+    """The next task; requests to stop a run that has ended are ignored."""
     while True:
         try:
             task: _Task | None = pipe.recv()
@@ -342,4 +344,4 @@ def _die_with_parent() -> None:
     parent = mp.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # what is on disk is whole; the run goes on from its checkpoint another time
+    os._exit(1)  # files on the disk are whole; the run goes on from its checkpoint another time

@@ -13,7 +13,7 @@ from spaceform.study.summary import CLASSIFICATION_MEASURES, RETRIEVAL_MEASURES,
 SEEDS = 5
 """Replications behind every value of the paper."""
 DDOF = 0
-"""Of the standard deviations behind the paper's error bars; ours beside them are made alike."""
+"""The `ddof` of the standard deviations in the paper's error bars, and in ours beside them."""
 EPOCHS = 1000
 """The most epochs of a run in the paper."""
 
@@ -29,13 +29,13 @@ class Printed:
     head: str
     mean: float
     sem: float | None
-    """None in Table 1, where the paper calls it negligible."""
+    """The standard error; None in Table 1, where the paper calls it negligible."""
     rounding: float
-    """Half a unit of the last digit printed."""
+    """Half a unit of the last digit that is printed."""
 
     @property
     def uncertainty(self) -> float:
-        """Its standard error; where none is printed, that of rounding: half a unit of the last digit / √3."""
+        """The standard error; where none is printed, that of rounding: half a unit of the last digit / √3."""
         return self.rounding / math.sqrt(3) if self.sem is None else self.sem
 
 
@@ -82,7 +82,7 @@ class Pair:
     label: str
     mean: float
     sem: float | None
-    """None with one seed."""
+    """Our standard error; None with one seed."""
     seeds: int
 
     @property
@@ -92,12 +92,12 @@ class Pair:
 
     @property
     def errors(self) -> float:
-        """The difference in standard errors, theirs and ours together: √(sem² + sem²)."""
+        """The difference in units of its standard error, which is √(the paper's sem² + our sem²)."""
         return self.difference / math.hypot(self.printed.uncertainty, self.sem or 0.0)
 
 
 def beside(table: pd.DataFrame, data: str) -> list[Pair]:
-    """Every cell of the paper on this data set for which the results have a finished run of that head."""
+    """Every cell of the paper on this data set whose head has a finished run in `table`."""
     pairs = []
     for printed in PUBLISHED:
         if printed.data != data or printed.column not in table:

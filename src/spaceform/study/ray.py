@@ -1,4 +1,4 @@
-"""Carry out runs on a running Ray cluster: its hosts need spaceform installed, and share no disk.
+"""Carry out runs on a running Ray cluster. Its hosts need spaceform installed; they need no common disk.
 
 Data that fit in memory travel once through the object store; each run trains in a folder of its own host, and
 its files come back as bytes. A run whose process or machine is lost starts again elsewhere.
@@ -37,7 +37,7 @@ _LOST = (
 @final
 @dataclass(frozen=True)
 class Ray:
-    """A running Ray cluster: each run, or each actor that encodes or predicts, asks for `cpus` and `gpus`."""
+    """A running Ray cluster. Each run, encoding actor or predicting actor asks for `cpus` and `gpus`."""
 
     address: str = "auto"
     cpus: float = 1.0
@@ -46,8 +46,9 @@ class Ray:
     def finish(self, study: StudyFolder, watch: Watcher = unwatched, *, workers: int | None = None) -> None:
         """Finish every run of the study that is not finished.
 
-        Runs fail alone, as in local processes. A run is adopted into the study once, when all of it is here.
-        `workers` processes decode the photos of each run; None is one less than its `cpus`.
+        If a run fails, the other runs go on, as in local processes. A run is added to the study when all of
+        its files are here. `workers` processes decode the photos of each run; None is one less than its
+        `cpus`.
         """
         jobs = study.unfinished()
         for job in jobs:
@@ -106,7 +107,7 @@ def _outcome(ref: Any) -> Files | Failure:
 
 
 def _shipped(jobs: list[Job]) -> dict[Any, Any]:
-    """Data held in memory, put into the object store; what is not is read by each host from its own disk."""
+    """The data sets in memory, put into the object store. Each host reads all others from its own disk."""
     refs: dict[Any, Any] = {}
     for job in jobs:
         key = job.recipe.data.key
@@ -117,7 +118,7 @@ def _shipped(jobs: list[Job]) -> dict[Any, Any]:
 
 
 class _Mailbox:
-    """The latest progress of every run. It lives beside the driver: a host that is lost does not take it."""
+    """The latest progress of every run. The driver's host keeps it, so it does not get lost with a host."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Progress] = {}

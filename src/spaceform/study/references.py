@@ -1,10 +1,10 @@
-"""What people would use instead of a head, on the same split, kept beside the runs of a study.
+"""References of a study: what people would use instead of a head, on the same split.
 
-Logistic regression, k nearest neighbours and, for tables, gradient boosting: each with as many settings tried
-on the validation split as a head gets candidates, and calibrated there as heads are. Where features stay on
-the disk, they are fitted to as many random rows as a search takes (`rows` of the setting). For retrieval the
-features as they are. A reference is one file, `references/NAME.npz`: its probabilities of the test items, as
-trained and after calibration, and what was chosen.
+They are logistic regression, k nearest neighbours and, for tables, gradient boosting. For each, as many
+settings are tried on the validation split as a head has candidates, and it is calibrated there as heads are.
+Where features stay on the disk, a reference is fitted to as many random rows as a search takes (`rows` of the
+setting). For retrieval the reference is the features as they are. Each is one file, `references/NAME.npz`:
+its probabilities of the test items, as trained and after calibration, and the setting that was chosen.
 """
 
 import io
@@ -45,7 +45,7 @@ REFERENCE_TITLES = {
     "boosting": "gradient boosting",
     "features": "the features as they are",
 }
-"""What each is called; the order of the table."""
+"""What each reference is called, in the order of the table."""
 
 
 @final
@@ -56,11 +56,11 @@ class KeptReference:
     name: str
     title: str
     measured: Mapping[str, float | None]
-    """Its metrics, by column of the results."""
+    """The metrics of the reference, by column of the results."""
     setting: Mapping[str, Any]
-    """What was chosen on the validation split."""
+    """The setting that was chosen on the validation split."""
     seconds: float
-    """What the choice of the setting and the fit took."""
+    """The time to choose the setting and to fit."""
     outputs: ItemOutputs
 
 
@@ -72,11 +72,11 @@ class AboutReference(TypedDict):
     setting: dict[str, Any]
     seconds: float
     trials: NotRequired[int]
-    """Settings that were to be tried."""
+    """How many settings were to be tried."""
 
 
 def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Errand]:
-    """The references that are not there yet, or for which fewer settings were tried; each for a process."""
+    """An errand for each reference that is missing, or for which fewer settings were tried."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     features = load_data(recipe).inputs
     narrow = not isinstance(features, tuple | Texts) and features.shape[1] < NARROW
@@ -95,7 +95,7 @@ def make_reference(
     trials: int,
     workers: int = 0,  # noqa: ARG001 (there is nothing to decode)
 ) -> None:
-    """Choose, fit and measure one reference, and keep it."""
+    """Choose, fit and measure one reference, and write its file."""
     recipe, began = job.recipe, time.monotonic()
     key = recipe.data.key
     if key not in datasets:
@@ -118,13 +118,13 @@ def make_reference(
 
 
 def read_references(folder: Path) -> list[KeptReference]:
-    """The references of a study, in the order of `TITLES`; none where none were kept."""
+    """The references of a study, in the order of `TITLES`."""
     kept = [folder / FOLDER / f"{name}.npz" for name in REFERENCE_TITLES]
     return [_read(path) for path in kept if path.exists()]
 
 
 _Made = tuple[dict[str, Any], dict[str, float | None], dict[str, Any]]
-"""Arrays, what was measured, and what was chosen."""
+"""Arrays, what was measured, and the setting that was chosen."""
 
 
 def _classifier(name: str, parts: Material, trials: int) -> _Made:
@@ -150,7 +150,7 @@ def _classifier(name: str, parts: Material, trials: int) -> _Made:
 
 
 def _features(parts: Material) -> _Made:
-    """Retrieval by the features as they are: standardised as for the heads, compared by the cosine."""
+    """Retrieval by the features as they are, standardised as for the heads and compared by the cosine."""
     x, y = _test(parts)
     found = found_within_classes(engine_parts(parts, affordable(parts))[0].inputs(x), y)
     arrays = {"average_precision": found.average_precision.float().numpy()}
@@ -158,7 +158,7 @@ def _features(parts: Material) -> _Made:
 
 
 def _test(parts: Material) -> tuple[torch.Tensor, torch.Tensor]:
-    """The test items that the runs keep their predictions of."""
+    """The test items of which runs keep predictions."""
     assert not isinstance(parts.dataset.inputs, tuple | Texts)
     index = parts.split.test[kept_items(parts)]
     return parts.dataset.inputs[index].float(), parts.targets[index]

@@ -12,7 +12,7 @@ from spaceform.study.verdict.race import FIRST_SEEDS, Decision, race
 from spaceform.study.verdict.race_words import racing
 
 _SEARCH_SHARE = 0.5
-"""The share of the minutes that the search may take."""
+"""The share of `--minutes` that the search may take."""
 
 
 @final
@@ -22,7 +22,7 @@ class Round:
 
     go_on: bool
     counts: Mapping[str, int]
-    """Seeds of each label by the end of the next round."""
+    """How many seeds each label has at the end of the next round."""
     record: dict[str, Any]
     """For the study's notes."""
     sentences: list[str]
@@ -31,7 +31,7 @@ class Round:
 @final
 @dataclass(frozen=True)
 class Seeds:
-    """A rule: the first seeds of every head, and whether more follow where they are needed."""
+    """A rule: how many seeds every head gets first, and whether heads get more where these are needed."""
 
     first: int
     racing: bool
@@ -41,7 +41,7 @@ class Seeds:
 
     @classmethod
     def of(cls, seeds: int | Literal["auto"] | None, *, auto: bool, minutes: float | None) -> "Seeds":
-        """The rule that was asked for; where none was, `auto` says whether more seeds follow as needed."""
+        """The rule that was asked for. Without `seeds`, `auto` says whether heads get more as needed."""
         if isinstance(seeds, int) and seeds < 1:
             raise ValueError(f"--seeds must be at least 1, or auto, got {seeds}")
         if minutes is not None and not minutes > 0:
@@ -61,7 +61,7 @@ class Seeds:
         return _SEARCH_SHARE * (self.deadline - self.began) * min(processes, heads) / heads
 
     def reference_trials(self, trials: int) -> int:
-        """Settings of each reference: as many as a head gets, or four for each minute of a limit."""
+        """Settings to try for each reference: `trials`, but no more than four for each minute of a limit."""
         if self.deadline is None:
             return trials
         return max(2, min(trials, round((self.deadline - self.began) / 15)))

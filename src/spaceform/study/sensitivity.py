@@ -1,6 +1,6 @@
 """What a search tried for each head, and how much the head depends on its rates and options.
 
-A head that is good with one candidate of sixteen needs luck; one that is good with most of them does not.
+A head that is good with one of sixteen candidates needs luck; a head that is good with most of them does not.
 """
 
 import math
@@ -19,40 +19,40 @@ from spaceform.study import feature_search
 @final
 @dataclass(frozen=True)
 class Tried:
-    """The candidates of one head, by what they reached on the validation split."""
+    """The candidates of one head, and their scores on the validation split."""
 
     head: str
     scores: tuple[float, ...]
-    """Of all candidates that trained, on the same short schedule, the best first."""
+    """The scores of all candidates that trained, on the same short schedule; the best first."""
     diverged: int
     chosen: float
-    """What the chosen candidate reached, with the schedule that suited it."""
+    """The score of the chosen candidate, with the schedule that was best for it."""
     measure: str
-    """What a score is: `NLL`, or `accuracy`."""
+    """The quantity that the scores are: `NLL` or `accuracy`."""
     planned: int
-    """Candidates that were to be tried; the minutes may have ended before."""
+    """How many candidates were to be tried; the time may have ended earlier."""
 
     @property
     def count(self) -> int:
-        """How many were tried."""
+        """How many candidates were tried."""
         return len(self.scores) + self.diverged
 
     @property
     def typical(self) -> float:
-        """The score of the middle candidate; those that diverged are behind all others."""
+        """The median score; candidates that diverged count as worse than all others."""
         worst = math.inf if self.measure == "NLL" else -math.inf
         return median([*self.scores, *([worst] * self.diverged)])
 
     @property
     def loss(self) -> float:
-        """How far the middle candidate is behind the best: what a head loses without luck."""
+        """How far the middle candidate is behind the best: what the head loses without luck."""
         return abs(self.typical - self.scores[0])
 
 
 def tried(study: Path) -> list[Tried]:
-    """What was searched for each head of a study, in the order of the names; none where nothing was.
+    """What was searched for each head of a study, by name; empty where nothing was searched.
 
-    A head of which no candidate trained is not among them.
+    A head of which no candidate trained is left out.
     """
     folder = study / "search"
     if (folder / "search.db").exists():
@@ -63,7 +63,7 @@ def tried(study: Path) -> list[Tried]:
 
 
 def told(found: Sequence[Tried], note: str) -> str:
-    """How many candidates were tried, in a sentence; `note` is what the study says where none were."""
+    """A sentence on how many candidates were tried; `note` where none were."""
     if not found:
         return note
     planned = max(one.planned for one in found)
@@ -81,7 +81,7 @@ def told(found: Sequence[Tried], note: str) -> str:
 
 
 def unequal(found: Sequence[Tried], name: Callable[[str], str] = str) -> str:
-    """That heads were not searched equally, and which had how many candidates; empty where they were."""
+    """A sentence if heads were not searched equally, with the candidates of each; otherwise empty."""
     heads = {one.head: one.count for one in sorted(found, key=lambda one: one.count)}
     by_count: dict[int, list[str]] = {}
     for head, count in sorted(heads.items(), key=lambda one: -one[1]):
@@ -101,7 +101,7 @@ def _cut_short(found: Sequence[Tried]) -> bool:
 
 
 def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:
-    """Heads that were searched but are not in the study, since no candidate trained; and why."""
+    """Heads that were searched but are not in the study, because no candidate trained; with the reason."""
     searched = notes.get("searched")
     found = searched.items() if isinstance(searched, Mapping) else ()
     return {str(head): str(why).removeprefix(f"{head}: ") for head, why in found if head not in heads}

@@ -1,4 +1,4 @@
-"""What `--set` may change in a study, and where to change the rest."""
+"""What `--set` may not change in a study, and the argument that does."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,17 +23,17 @@ SEARCHED: Mapping[str, str] = {
     "head.name": "give --head",
     "seed": "every trial has the seed 0; leave it out",
 }
-"""What a comparison takes by an argument of its own, and how; the same for a reproduction and a search."""
+"""What a reproduction, a comparison or a search takes by an argument of its own, and by which."""
 
 
 def require_settable(settings: Mapping[str, Any] | None, otherwise: Mapping[str, str]) -> None:
-    """Refuse settings of what a study takes by another argument."""
+    """Refuse to set what a study takes by another argument."""
     for key in settings or {}:
         if key in otherwise:
             raise RecipeError(f"--set {key} does not hold in a study: {otherwise[key]}")
 
 
 def of_candidate(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Those of the settings that are of a net, rates or options: what a search would choose."""
+    """The settings of net, rates and options: what a search would choose."""
     own = ("net", "optim", "head")
     return {key: value for key, value in (settings or {}).items() if key.split(".")[0] in own}

@@ -1,7 +1,7 @@
 """The table of a study's results: pure functions on one row for each run.
 
-A value is the mean ± standard error over the seeds (standard deviation with ddof 1; of a single seed there
-is none). What is bold comes from the verdict: in each column the head to choose, and the heads that are
+A value is the mean ± standard error over the seeds (standard deviation with ddof 1; a single seed has no
+error). What is bold comes from the verdict: in each column the head to choose, and the heads that are
 practically as good. References (what people would use instead of a head) stand below the heads and are never
 bold.
 """
@@ -26,7 +26,7 @@ class Measure:
     percent: bool = True
 
     def text(self, mean: float, sem: float | None = None) -> str:
-        """`97.31 ± 0.12`, in percent, or as it is with three decimals."""
+        """A value as text: `97.31 ± 0.12` in percent, or with three decimals."""
         scale, digits = (100.0, 2) if self.percent else (1.0, 3)
         value = f"{scale * mean:.{digits}f}"
         return value if sem is None else f"{value} ± {scale * sem:.{digits}f}"
@@ -56,7 +56,7 @@ _SCALED, _CALIBRATED = (f"calibrated.{name}.calibration_error_l2" for name in ("
 
 
 def measures(table: pd.DataFrame) -> tuple[Measure, ...]:
-    """The columns to show for the task of these results, as far as they are there.
+    """The columns to show for the task of these results, without those that have no value.
 
     The calibration error after plain temperature scaling is shown only where no calibrator was chosen.
     """
@@ -76,10 +76,10 @@ class Row:
     label: str
     mean: float
     sem: float | None
-    """None for a single seed."""
+    """The standard error; None for a single seed."""
     seeds: int
     marked: bool = False
-    """The verdict's choice in this column, or practically as good."""
+    """Whether the verdict chooses this label in this column, or calls it practically as good."""
 
 
 def summarize(table: pd.DataFrame, measure: Measure, leading: Collection[str] = ()) -> list[Row]:
@@ -105,9 +105,9 @@ class Results:
     heads: tuple[str, ...]
     references: tuple[str, ...]
     rows: Mapping[tuple[str, str], Row]
-    """By label and column; a value that is missing has no row."""
+    """Values by label and column; a value that is missing has no row."""
     footnote: tuple[str, ...]
-    """What a reader must know, a sentence each."""
+    """What a reader must know, in sentences."""
 
     def row(self, label: str, measure: Measure) -> Row | None:
         """A value; None where it is missing."""
@@ -120,14 +120,14 @@ class Findings:
     """What a table takes from the verdict and from the study."""
 
     leading: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """By column: the labels to mark."""
+    """The labels to mark, by column."""
     references: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Values of each reference, by column."""
     notes: Sequence[str] = ()
-    """Sentences of the study, such as how rates were searched."""
+    """Sentences on the study, such as how rates were searched."""
 
     def told(self, *sentences: str) -> "Findings":
-        """The same with these sentences; empty ones are left out."""
+        """The same findings with these sentences as notes; empty sentences are left out."""
         return replace(self, notes=tuple(filter(None, sentences)))
 
 
@@ -153,7 +153,7 @@ def results(table: pd.DataFrame, found: Findings = NOTHING) -> Results:
 def standard_error(
     values: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]], ddof: int = 1
 ) -> float | None:
-    """Of the mean, by the standard deviation; None for a single value."""
+    """The standard error of the mean, from the standard deviation; None for a single value."""
     return float(np.std(values, ddof=ddof)) / math.sqrt(len(values)) if len(values) > 1 else None
 
 

@@ -7,7 +7,7 @@ from spaceform.run.warm_up import epochs_of, warm_up, without_margin
 
 _KEY = "head.warmup_epochs"
 _SHARE = 5
-"""A warm-up takes the fifth part of the epochs, the longest that a search tries."""
+"""A shortened warm-up takes a fifth of the epochs, the longest warm-up that a search tries."""
 
 
 def shortened_warm_ups(
@@ -15,7 +15,8 @@ def shortened_warm_ups(
 ) -> tuple[dict[str, Recipe], list[str]]:
     """The recipes with warm-ups that end within the budget, and a sentence for each that was shortened.
 
-    Without its margin a head is another one under its name. A warm-up that was set stays as it is.
+    A head that is trained without its margin is not the head that its name says. A warm-up that was set
+    stays.
     """
     recipes, said = dict(found), []
     for head, recipe in found.items():
@@ -31,6 +32,6 @@ def shortened_warm_ups(
 
 
 def missing_margins(found: Mapping[str, Recipe]) -> list[str]:
-    """A sentence for each recipe whose epochs are over before its margin comes."""
+    """A sentence for each recipe whose training ends before its margin comes."""
     told = (without_margin(recipe, epochs_of(recipe)) for recipe in found.values())
     return [sentence for sentence in told if sentence]
