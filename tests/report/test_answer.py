@@ -112,9 +112,9 @@ def test_the_advice_sets_the_choice_against_the_reference(contents, page) -> Non
     said = part.advice.overall()[1]
     choice = part.advice.recommendation.choice.label
     assert said.startswith(
-        f"Beside what people would use instead, {choice} is better than LogisticRegression"
+        f"Compared with what people would use instead, {choice} is better than LogisticRegression"
     )
-    assert "Beside what people would use instead" in page
+    assert "Compared with what people would use instead" in page
 
 
 def test_the_picture_has_a_panel_for_each_goal_with_heads_above_references(contents) -> None:

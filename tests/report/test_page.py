@@ -104,7 +104,7 @@ def test_missing_pieces_leave_notes_and_a_whole_page(tmp_path, make_study) -> No
     text = render(compute(collect([study.folder])))
     assert "One seed only, so no error bar: Standard, vMF." in text
     assert "The images cannot be shown: " in text
-    assert "One seed each: how much seeds differ is not known here" in text
+    assert "There is one seed of each head, so it is not known here how much seeds differ" in text
     for job in study.jobs:
         (study.path(job) / "outputs.npz").unlink()
     text = render(compute(collect([study.folder])))

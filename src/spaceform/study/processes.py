@@ -283,7 +283,7 @@ def _birth(slot: int) -> Iterator[None]:
     main = sys.modules["__main__"]
     script = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
     if os.name == "posix":
-        resource_tracker.ensure_running()  # the tracker unblocks the signals
+        resource_tracker.ensure_running()  # now, since its start unblocks the signals
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         os.environ.update(settings)

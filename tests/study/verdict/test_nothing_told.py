@@ -114,4 +114,4 @@ def test_better_probabilities_alone_are_learnt_too():
     found = guessing({"cosine": {0: outputs}}, {})
     assert (found.right, found.learnt) == ((), ("cosine",))
     said = _advice(evidence_from({"cosine": {0: outputs}, "vmf": {0: outputs}})).overall()
-    assert any(one.startswith("No head is shown to be right more often than to guess") for one in said)
+    assert any(one.startswith("No head is shown to be right more often than guessing") for one in said)

@@ -55,7 +55,7 @@ def seeds_of(**values):
 
 def test_what_is_open_says_what_would_settle_it():
     found = said(seeds_of(cosine=[84, 90, 96], vmf=[84.4, 90.4, 96.4], arcface=[84.2, 90.2, 96.2]))
-    assert found[0].startswith("Choose vmf (90.4 %): on average it is the least behind the best (")
+    assert found[0].startswith("Choose vmf (90.4 %): on average it loses the least against the best head (")
     assert found[1].startswith("It may also be arcface (")
     assert found[2].startswith("With about ")
     assert found[2].endswith(" the choice would be on average less than 0.5 points behind the best.")
@@ -69,8 +69,8 @@ def test_a_head_that_wins_more_often_but_loses_more_is_told_apart_from_the_choic
     assert verdict.choice == "vmf"
     verdict = replace(verdict, standings=(other, chosen))
     found = goal_words.sentences(verdict, break_tie(verdict))
-    assert found[0].startswith("Choose vmf (90.4 %): on average it is the least behind the best (")
-    assert found[0].endswith(" points), though it is the best with a probability of only 49 %.")
+    assert found[0].startswith("Choose vmf (90.4 %): on average it loses the least against the best head (")
+    assert found[0].endswith(" points), but it is the best with a probability of only 49 %.")
     assert found[1] == "Cosine (51 %) is the best more often, but loses more where it is not."
 
 
@@ -78,7 +78,7 @@ def test_the_choice_against_a_reference():
     heads = {"cosine": 90.0, "vmf": 85.0}
     behind = said(study(heads, references={"LogisticRegression": 95.0}))[-1]
     assert behind.startswith("No head is shown to be better than LogisticRegression here: cosine is ")
-    assert behind.endswith(" points behind, surely.")
+    assert behind.endswith(" points behind (this is sure).")
     ahead = said(study(heads, references={"LogisticRegression": 80.0}))[-1]
     assert ahead.startswith("cosine is ")
     assert " points better than LogisticRegression (95 %: " in ahead
@@ -89,7 +89,7 @@ def test_no_mistakes_are_named():
     evidence = Evidence(("cosine",), (), (ACCURACY,), {"accuracy": rows})
     assert said(evidence) == [
         "There is nothing to choose by, since no run made a mistake, "
-        "and there is nothing to tell right from wrong by."
+        "so there is nothing to tell right from wrong by."
     ]
 
 
@@ -103,7 +103,9 @@ def test_runs_without_a_figure_are_counted():
 
 def test_one_seed_is_told():
     found = said(study({"cosine": 90.0, "vmf": 90.2}, seeds=1))
-    assert found[-1].startswith("One seed each: how much seeds differ is not known here; 0.5 points, typical")
+    assert found[-1].startswith(
+        "There is one seed of each head, so it is not known here how much seeds differ; 0.5 p"
+    )
 
 
 def test_labels_have_the_readers_names():
@@ -128,7 +130,9 @@ def test_the_overall_choice_against_references():
         evidence = study(heads, references={"LogisticRegression": reference})
         verdict = decide(evidence)
         said = overall_words.against_references(verdict, recommend(evidence, verdict))
-        assert said.startswith(f"Beside what people would use instead, cosine is {words_of_it} LogisticReg")
+        assert said.startswith(
+            f"Compared with what people would use instead, cosine is {words_of_it} LogisticReg"
+        )
         assert " (accuracy" in said
     evidence = study(heads)
     verdict = decide(evidence)
@@ -144,7 +148,7 @@ def test_a_goal_that_does_not_count_says_why():
     verdict = decide(both)
     assert overall_words.overall(recommend(both, verdict), verdict)[-1] == (
         "AUROC of the norm does not count, since no run made a mistake, "
-        "and there is nothing to tell right from wrong by."
+        "so there is nothing to tell right from wrong by."
     )
     series[area.column] = {**rows, "vmf": Series((0, 1), np.full((2, 1), 0.8))}
     verdict = decide(both)

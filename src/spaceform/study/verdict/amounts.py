@@ -13,7 +13,7 @@ def value(goal: Goal, x: float) -> str:
 
 
 def amount(goal: Goal, x: float) -> str:
-    """A difference: `0.2 points`, `0.012 NLL`; what rounds to nothing says so."""
+    """A difference: `0.2 points`, `0.012 NLL`; one that rounds to zero is `less than 0.1 points`."""
     digits = goal.unit.digits
     smallest = 10.0**-digits
     size = f"less than {smallest:.{digits}f}" if 0 <= x < smallest / 2 else f"{x:.{digits}f}"

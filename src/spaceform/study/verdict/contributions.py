@@ -1,4 +1,4 @@
-"""Values as means over items: what each test item contributes to a run's value.
+"""What each test item contributes to a run's value, so that the value is the mean over the items.
 
 Accuracy, NLL and the Brier score are such means. Calibration error, AUROC and mAP@R are not; there an item's
 contribution is the value plus the item's influence on it (the derivative of the value with respect to the
@@ -17,7 +17,9 @@ Labels = Int[NDArray[np.integer], " items"]
 
 _BINS = 15
 _SMALLEST = 1e-38  # probabilities are stored as float32
-BEYOND_CHANCE = 2.6  # standard errors: one value in two hundred lies beyond, and a few heads are looked at
+BEYOND_CHANCE = (
+    2.6  # standard errors: by chance one value in two hundred lies beyond, and a study has a few heads
+)
 
 
 def right(probabilities: ItemProbabilities, labels: Labels) -> Values:
@@ -38,10 +40,10 @@ def brier(probabilities: ItemProbabilities, labels: Labels) -> Values:
 
 
 def auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values | None:
-    """Of telling right from wrong items by the score; None where all are right or all are wrong.
+    """Contributions to the AUROC of telling right from wrong items by the score; None where all are alike.
 
     A right item's influence is (V − T) n/n₁, where V is the share of wrong items below it and n₁ the number
-    of right ones; a wrong item's likewise (DeLong).
+    of right items; that of a wrong item is found in the same way (DeLong).
     """
     n, ones = len(score), int(correct.sum())
     if ones in (0, n):
@@ -57,10 +59,10 @@ def auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values |
 
 
 def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values:
-    """Of T = √(Σ π g²), the l2 error over 15 bins of equal mass, g = accuracy − confidence of a bin.
+    """Contributions to T = √(Σ π g²), the l2 error over 15 bins of equal mass; g = accuracy − confidence.
 
     The influence of an item with (right − confidence) = r in a bin of gap g on T² is 2gr − g² − T². Moving
-    the edges of the bins does not change this: what leaves one bin enters the next.
+    the edges of the bins does not change this: an item that leaves one bin enters the next.
     """
     order = np.argsort(confidence, kind="stable")
     x = confidence[order].astype(np.float64)
@@ -80,12 +82,12 @@ def _edges(x: Values) -> NDArray[np.intp]:
     """Where the bins of ordered confidences begin and end."""
     n, k = len(x), np.arange(1, _BINS)
     first = k * (n // _BINS) + np.minimum(k, n % _BINS)
-    starts = np.searchsorted(x, x[np.minimum(first, n - 1)])  # equal confidences are never parted
+    starts = np.searchsorted(x, x[np.minimum(first, n - 1)])  # equal confidences are never in two bins
     return np.unique(np.concatenate([[0], np.where(first < n, starts, n), [n]]))
 
 
 def chance_in_calibration_error(confidence: Scores) -> tuple[float, float]:
-    """What the error of perfect probabilities would be: the level it reaches by chance, and its variance.
+    """The calibration error of perfect probabilities: the level that it reaches by chance, and its variance.
 
     In a bin of mean variance v = p(1 − p), n g² is v χ²₁. So n T² = Σ v χ²₁, about c χ²_f with c = Σv²/Σv and
     f = (Σv)²/Σv²; its quantile by Wilson and Hilferty.
@@ -110,7 +112,8 @@ def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
 def found(
     average_precision: Float[NDArray[np.floating], " queries"],
 ) -> Float[NDArray[np.float64], " seen"]:
-    """Of mAP@R or Recall@1, from each query's own; items without a relevant one (NaN) contribute nothing.
+    """Contributions to mAP@R or Recall@1, from the value of each query; a query with nothing relevant has
+    NaN.
 
     An item is a query once and belongs to the gallery of all other queries, so it counts about twice: the
     deviation of its own value from the mean is doubled. On trained embeddings of digits the exact influence
@@ -128,19 +131,19 @@ def _share_below(ordered: Float[NDArray[np.floating], " others"], values: Scores
 
 
 def doubt_of_share(items: int) -> float:
-    """Variance that stays in a mean of shares even where all items agree: that of half an item.
+    """The least variance of a share, even where all items agree: that of half an item.
 
-    Two heads that agree on all of 36 test items are not thereby equal: their difference keeps a standard
-    error of one item.
+    Two heads that agree on all of 36 test items need not be equal: their difference keeps a standard error of
+    one item.
     """
     return 0.5 / items**2
 
 
 def doubt_of_auroc(area: float, correct: Bool[NDArray[np.bool_], " items"]) -> float:
-    """Likewise for the AUROC: one more mistake and one more right item.
+    """The least variance of an AUROC: as if there were one more mistake and one more right item.
 
-    The variance of where an item falls among the others is at most T(1 − T), and 1/12 of a score that knows
-    nothing. With few mistakes an area near 1 is not taken at its word.
+    The variance of an item's rank among the others is at most T(1 − T), and 1/12 for a score that knows
+    nothing. With few mistakes even an area near 1 is uncertain.
     """
     ones = int(correct.sum())
     zeros = len(correct) - ones

@@ -21,8 +21,8 @@ _DRAWS = 8192
 
 
 FEWEST_ITEMS = 6
-"""Fewer tell nothing: of two heads that are equally good, one is better on all of five items in one case of
-sixteen, which is more than 5 %.
+"""Fewer items tell nothing: if two heads are equally good, in one case of sixteen one of them is better on
+all of five items, and one in sixteen is more than 5 %.
 """
 
 
@@ -42,9 +42,9 @@ class Relation(Enum):
 
     CHOSEN = "chosen"
     EQUIVALENT = "equivalent"
-    """Differs by no more than the region, with 95 %."""
+    """With a probability of 95 % it differs by no more than the region."""
     WORSE = "worse"
-    """Worse with 97.5 % (two-sided 95 %), and not equivalent."""
+    """It is worse with a probability of 97.5 % (two-sided 95 %), and not equivalent."""
     OPEN = "open"
     """The evidence does not say."""
 
@@ -52,17 +52,17 @@ class Relation(Enum):
 @final
 @dataclass(frozen=True)
 class Difference:
-    """How much better one label is than another, in the goal's unit: positive is better."""
+    """How much better one label is than another, in the goal's unit. Positive is better."""
 
     mean: float
     low: float
     high: float
     better: float
-    """Probability that it is better."""
+    """Probability that the first label is better."""
     within: float
     """Probability that the difference is no more than the region."""
     seen: float
-    """Difference of the means as they are. `mean` takes off what is likely to be luck."""
+    """The difference of the means as measured. `mean` is less, without what is likely to be luck."""
 
     @property
     def sure(self) -> bool:
@@ -82,21 +82,21 @@ class Standing:
     mean: float
     low: float
     high: float
-    """95 % interval of the true value, whatever the other heads did."""
+    """`low` to `high` is the 95 % interval of the true value, from this head alone."""
     seeds: int
     seed_error: float
     item_error: float
-    """Standard errors of the mean from either source."""
+    """The standard errors of the mean that come from the seeds and from the items."""
     source: VarianceSource
     best: float
     """Probability of being the best of the heads."""
     regret: float
     """Expected regret: how much worse than the best head it is, on average over what may be true."""
     within: float
-    """It is within this of the best, with 95 %."""
+    """With a probability of 95 % it is no further than this behind the best head."""
     relation: Relation
     behind: Difference
-    """The chosen head against this one."""
+    """The difference between the chosen head and this one."""
 
 
 @final
@@ -111,7 +111,7 @@ class ReferenceStanding:
     item_error: float
     lead: Difference
     any_better: bool
-    """Whether some head is better than it, two-sided 95 %."""
+    """Whether some head is better than this reference, two-sided 95 %."""
 
 
 @final
@@ -123,7 +123,7 @@ class Gap:
     reason: Missing
     runs: int
     of: int
-    """Runs of this label."""
+    """All runs of this label."""
 
 
 @final
@@ -135,7 +135,7 @@ class GoalVerdict:
     choice: str | None
     """The head of least expected regret; None where no head has a value, or `untold`."""
     standings: tuple[Standing, ...]
-    """Of all heads that have a value, in the order of the study."""
+    """Those of all heads that have a value, in the order of the study."""
     references: tuple[ReferenceStanding, ...]
     settlement: Settlement | None
     gaps: tuple[Gap, ...]
@@ -145,8 +145,8 @@ class GoalVerdict:
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
     """Every label against every other."""
     chance: float | None = None
-    """Where no value says anything: what chance alone reaches on these items, by probabilities that are
-    right or by a score that knows nothing. Then there is no choice. None where some value lies beyond it.
+    """The value that chance alone reaches on these items (with perfect probabilities, or with a score that
+    knows nothing), if no head is beyond it. Then there is no choice. None where some head is beyond it.
     """
     untold: Untold | None = None
     """Why there is no choice though there are values."""
@@ -185,7 +185,7 @@ class Verdict:
     items: int = 0
     """How many test items there are; 0 where that is not known."""
     guessing: Guessing | None = None
-    """Who is better than guessing; None where that is not known."""
+    """Which labels are better than guessing; None where that is not known."""
 
     def of(self, column: str) -> GoalVerdict:
         """The verdict on a goal."""
@@ -206,9 +206,9 @@ def decide(
 ) -> Verdict:
     """A verdict on every goal; `regions` sets regions of equivalence by column, in the goal's unit.
 
-    It holds for new items and new seeds; without `new_items`, for new seeds on this very test split. The same
-    evidence and `seed` give the same verdict. `choice` names the head to choose, where that is known already;
-    without it, the head of least expected regret is chosen.
+    The verdict holds for new items and new seeds; without `new_items`, for new seeds on this test split. The
+    same evidence and `seed` give the same verdict. `choice` names the head to choose, if that is known
+    already; without it, the head of least expected regret is chosen.
     """
     wanted = tuple(evidence.goals if goals is None else goals)
     wanted = with_regions(wanted, regions or {})
@@ -278,7 +278,7 @@ def _decide(evidence: Evidence, goal: Goal, seed: int, new_items: bool, choice: 
 
 
 def _untold(evidence: Evidence) -> Untold | None:
-    """What makes every goal of this evidence moot."""
+    """The reason, if any, why no goal of this evidence has a choice."""
     if 0 < evidence.items < FEWEST_ITEMS:
         return Untold.FEW_ITEMS
     if evidence.guessing is not None and not set(evidence.guessing.learnt) & set(evidence.labels):

@@ -20,7 +20,7 @@ class Missing(Enum):
     """Why a run has no value for a goal."""
 
     NO_MISTAKES = "no mistakes"
-    """Every item is right: there is nothing to tell right from wrong by."""
+    """Every item is right, so no score can tell right from wrong items."""
     ALL_WRONG = "all wrong"
     NOTHING_RELEVANT = "nothing relevant"
     """No query has another item of its class."""
@@ -40,32 +40,32 @@ class Series:
     missing: Mapping[int, Missing] = field(default_factory=dict)
     """Seeds whose run has no value, and why."""
     doubt: float = 0.0
-    """Variance of the mean that no agreement between items takes away, in the unit squared."""
+    """The least variance of the mean, however much the items agree, in the unit squared."""
     chance: float = -math.inf
     """Chance alone may give a value up to this: see `GoalVerdict.chance`."""
 
     @property
     def means(self) -> Float[NDArray[np.float64], " seeds"]:
-        """One a seed."""
+        """The mean over the items, one for each seed."""
         return self.values.mean(1)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All there is to judge by."""
+    """Everything that the verdict is based on."""
 
     labels: tuple[str, ...]
     """Heads that may be chosen, in the order of the study."""
     references: tuple[str, ...]
-    """Rows beside them that may not: each was fitted once and has no seeds."""
+    """References, which may not be chosen: each was fitted once and has no seeds."""
     goals: tuple[Goal, ...]
     series: Mapping[str, Mapping[str, Series]]
-    """By the goal's column, then by label; in the goal's unit."""
+    """By the goal's column, then by label. Values are in the goal's unit."""
     items: int = 0
     """How many test items there are; 0 where that is not known."""
     guessing: Guessing | None = None
-    """Who is better than guessing; None where predictions of the items are not known."""
+    """Which labels are better than guessing; None where predictions of the items are not known."""
 
     def seeds(self, label: str) -> tuple[int, ...]:
         """All seeds that a label was run with."""
@@ -78,7 +78,7 @@ class Evidence:
         return tuple(sorted(found))
 
     def only(self, seeds: Mapping[str, Sequence[int]]) -> "Evidence":
-        """The evidence of some seeds of each head; references stay as they are."""
+        """The evidence with these seeds of each head alone; references stay as they are."""
         series = {
             column: {label: _only(s, seeds.get(label)) for label, s in by_label.items()}
             for column, by_label in self.series.items()
@@ -93,8 +93,8 @@ def evidence_from(
 ) -> Evidence:
     """The evidence of runs by label and seed, and of reference rows by label.
 
-    All of them must have been measured on the same items, in the same order. Goals that no run has a value
-    for, nor a reason for having none, are left out.
+    All must have been measured on the same items, in the same order. A goal is left out if no run has a value
+    for it, or a reason why there is none.
     """
     references = dict(references or {})
     _require_same_items(runs, references)
@@ -139,7 +139,9 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
     if not there:
         return Series((), np.zeros((0, 1)), missing)
     values = [one.values for one in there.values()]
-    if len({len(v) for v in values}) > 1:  # some runs kept no arrays: all are judged by their values
+    if (
+        len({len(v) for v in values}) > 1
+    ):  # some runs kept no arrays: then all are judged by their values alone
         values = [v.mean(keepdims=True) for v in values]
     scale = goal.unit.scale
     doubt = scale**2 * float(np.mean([one.doubt for one in there.values()]))
@@ -148,7 +150,7 @@ def _series(goal: Goal, by_seed: Mapping[int, ItemOutputs]) -> Series:
 
 
 def _with_value(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
-    """Contributions to a value, or the value alone, or why there is none."""
+    """The contributions to a value, or the value alone, or the reason why there is none."""
     value = outputs.measured.get(column)
     items = _contributions(column, outputs)
     if isinstance(items, Missing):
@@ -201,7 +203,7 @@ def _found(own: NDArray[np.floating] | None) -> _Contributed | Missing:
 
 
 def _on_common_items(by_label: Mapping[str, Series]) -> dict[str, Series]:
-    """Where some label has no items, all are judged by their values."""
+    """The series as they are; if the items of some label are not known, the values alone."""
     widths = {one.values.shape[1] for one in by_label.values() if one.seeds}
     if len(widths) <= 1:
         return dict(by_label)

@@ -1,4 +1,4 @@
-"""What is found for one goal, in sentences. With `overall_words` and `race_words` the one place for prose."""
+"""The findings on one goal in sentences. All prose of a verdict is here and in the other `_words` files."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ LIKELY = 0.5
 
 
 def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
-    """All there is to say of one goal: what to choose first, then how sure, references and limits.
+    """All sentences on one goal: first what to choose, then how sure that is, references and limits.
 
     `name` turns a label into what the reader calls it.
     """
@@ -64,8 +64,8 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
         return f"{head} ({value(goal, one.mean)}): {_next(verdict, name)}."
     if one.best < LIKELY:
         return (
-            f"{head} ({value(goal, one.mean)}): on average it is the least behind the best "
-            f"({amount(goal, one.regret)}), though it is the best with a probability of only "
+            f"{head} ({value(goal, one.mean)}): on average it loses the least against the best head "
+            f"({amount(goal, one.regret)}), but it is the best with a probability of only "
             f"{probability(one.best)}."
         )
     return (
@@ -77,8 +77,8 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     """Which heads may be better than the choice, and which are worse; empty where there is nothing to add.
 
-    The choice is on average the least behind the best. A head that wins more often, by less than it loses
-    otherwise, is not chosen: then this is said.
+    The choice is the head that loses the least on average. Another head may be the best more often, but lose
+    more where it is not; then the sentence says so.
     """
     parts = []
     may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
@@ -124,12 +124,12 @@ def settling(verdict: GoalVerdict, name: Name = str) -> str:
         return ""
     pair = f"{name(verdict.choice)} from {name(found.rival)}"
     if found.seeds_to_tell is None:
-        return f"Not even 100 seeds tell {pair} on this test split; little is lost by either."
-    return f"To tell {pair} would take about {found.seeds_to_tell} seeds of each; little is lost by either."
+        return f"Not even 100 seeds tell {pair} on this test split; little is lost with either."
+    return f"About {found.seeds_to_tell} seeds of each would tell {pair}; little is lost with either."
 
 
 def beside_reference(verdict: GoalVerdict, name: Name = str) -> str:
-    """The choice against the best of the references."""
+    """A sentence that compares the choice with the best reference."""
     best, goal = verdict.reference, verdict.goal
     assert best is not None
     assert verdict.choice is not None
@@ -140,9 +140,9 @@ def beside_reference(verdict: GoalVerdict, name: Name = str) -> str:
             f"(95 %: {span(goal, lead.low, lead.high)})."
         )
     if best.any_better:
-        return f"Some head is better than {label}, though {name(verdict.choice)} is not surely so."
+        return f"Some head is better than {label}, but {name(verdict.choice)} is not shown to be."
     side = "ahead" if lead.mean > 0 else "behind"
-    sure = ", surely" if lead.sure else f" (95 %: {span(goal, lead.low, lead.high)})"
+    sure = " (this is sure)" if lead.sure else f" (95 %: {span(goal, lead.low, lead.high)})"
     return (
         f"No head is shown to be better than {label} here: "
         f"{name(verdict.choice)} is {amount(goal, abs(lead.mean))} {side}{sure}."
@@ -150,22 +150,25 @@ def beside_reference(verdict: GoalVerdict, name: Name = str) -> str:
 
 
 def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
-    """What the verdict rests on where that is less than usual."""
+    """Sentences on what is missing: seeds, predictions of the items, or values."""
     goal, said = verdict.goal, []
     sources = {one.source for one in verdict.standings}
     if VarianceSource.TYPICAL in sources:
         typical = amount(goal, goal.typical_seed_deviation)
         said.append(
-            "One seed each: how much seeds differ is not known here; "
-            f"{typical}, typical of this value, stands in."
+            "There is one seed of each head, so it is not known here how much seeds differ; "
+            f"{typical} is assumed, which is typical of this value."
         )
     alone = [name(one.label) for one in verdict.standings if one.source is VarianceSource.OTHERS]
     if alone:
         has = "has" if len(alone) == 1 else "have"
-        said.append(f"{listed(alone)} {has} one seed; the spread of the others stands in.")
+        said.append(
+            f"{listed(alone)} {has} one seed; it is assumed that seeds differ as those of the other heads do."
+        )
     if not verdict.items and verdict.choice:
         said.append(
-            "Only the values of the runs are known, not those of the items: this holds for this test split."
+            "Only the values of the runs are known, not those of the items, so all this holds for this test "
+            "split alone."
         )
     if verdict.choice:
         said += [_gap(gap, name) for gap in verdict.gaps if gap.reason is not Missing.NOT_MEASURED]
@@ -186,7 +189,7 @@ def left_out(verdict: GoalVerdict, name: Name) -> str:
 
 
 def _by_chance(verdict: GoalVerdict) -> str:
-    """`the heads have 0.48 to 0.55, and chance alone reaches 0.58 on these test items`."""
+    """`the heads have 0.48 to 0.55, and chance alone gives up to 0.58 on 360 test items`."""
     goal, means = verdict.goal, [one.mean for one in verdict.standings]
     assert verdict.chance is not None
     low, high, level = value(goal, min(means)), value(goal, max(means)), value(goal, verdict.chance)
@@ -195,9 +198,9 @@ def _by_chance(verdict: GoalVerdict) -> str:
 
 
 _WHY_NONE = {
-    Missing.NO_MISTAKES: "no run made a mistake, and there is nothing to tell right from wrong by",
+    Missing.NO_MISTAKES: "no run made a mistake, so there is nothing to tell right from wrong by",
     Missing.ALL_WRONG: "every run got every item wrong",
-    Missing.NOTHING_RELEVANT: "no item has another of its class to find",
+    Missing.NOTHING_RELEVANT: "no item has another item of its class to find",
     Missing.NOT_MEASURED: "no run has this value",
 }
 
@@ -241,6 +244,6 @@ def _are(some: Sequence[Standing]) -> str:
 
 
 def _round(n: int) -> str:
-    """Two digits that count."""
+    """A number rounded up to two significant digits."""
     step = 10 ** max(0, len(str(n)) - 2)
     return f"{-(-n // step) * step:,}"

@@ -1,4 +1,4 @@
-"""What a comparison can be about: each goal with its value, its unit, and what difference matters."""
+"""What a comparison can be about: each goal with its value, its unit, and the difference that matters."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ NATS = Unit("NLL", "", 1.0, 3)
 AREA = Unit("AUROC", "", 1.0, 3)
 SCORE = Unit("Brier", "", 1.0, 3)
 REGIONS = Unit("regions", "", 1.0, 2)
-"""Of the overall goal: one is a difference that just matters, in the weighted mean over the goals."""
+"""The unit of the overall goal: 1 is a difference that just matters, in the weighted mean over the goals."""
 
 
 @final
@@ -39,15 +39,15 @@ class Goal:
     unit: Unit
     higher: bool
     region: float
-    """Differences up to this, in the unit, are practically none."""
+    """Differences up to this do not matter in practice. In the goal's unit."""
     typical_seed_deviation: float
-    """Standard deviation over seeds, in the unit, where a study cannot tell: about the middle of what the
-    published studies show (MNIST, FashionMNIST, CIFAR-10, digits, CUB-200-2011).
+    """The standard deviation over seeds, in the goal's unit, to assume where a study cannot tell it: about
+    the middle of what the published studies show (MNIST, FashionMNIST, CIFAR-10, digits, CUB-200-2011).
     """
     most: float
-    """The largest value there is, in the unit."""
+    """The largest possible value, in the goal's unit."""
     weight: float = 0.0
-    """In the overall recommendation; 0 leaves the goal out of it."""
+    """The weight in the overall recommendation; 0 leaves the goal out."""
     least: float = 0.0
 
     @property
@@ -57,9 +57,9 @@ class Goal:
 
 
 _BESIDE = 0.1
-"""Weight of a goal that a classifier is not trained for. Heads differ in these by many regions (mAP@R by 15
-points where accuracy differs by 0.3), so that with a weight of 1 they decided alone: on SNIPS the choice then
-was 0.5 points and 0.019 NLL behind.
+"""The weight of a goal that a classifier is not trained for. In such goals heads differ by many regions
+(mAP@R by 15 points where accuracy differs by 0.3). With a weight of 1 these goals would decide alone: on
+SNIPS the choice was then 0.5 points of accuracy and 0.019 NLL behind.
 """
 
 CLASSIFICATION_GOALS: tuple[Goal, ...] = (
@@ -137,7 +137,7 @@ RETRIEVAL_GOALS: tuple[Goal, ...] = (
     Goal("recall_at_1", "Recall@1", "the nearest neighbour", POINTS, True, 0.5, 0.5, 100.0),
 )
 GOALS: Mapping[str, tuple[Goal, ...]] = {"classification": CLASSIFICATION_GOALS, "retrieval": RETRIEVAL_GOALS}
-"""By the task of a study."""
+"""The goals for each task of a study."""
 
 
 def with_regions(goals: tuple[Goal, ...], regions: Mapping[str, float]) -> tuple[Goal, ...]:

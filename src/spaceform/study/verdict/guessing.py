@@ -1,9 +1,9 @@
 """Whether anything was learnt: heads and references against guessing.
 
-Guessing knows how frequent the classes are and nothing of an item. Its choice is the most frequent class, its
-probabilities are the shares of the classes; both are those of the test items themselves, which can only
-flatter it. For the probability of an item's class the item itself is left out, and every class counts once
-more than it is seen: n_y / (n − 1 + K).
+Guessing knows how frequent the classes are, and nothing about an item. It chooses the most frequent class,
+and its probabilities are the shares of the classes. Both come from the test items themselves, which can only
+make guessing look better. For the probability of an item's class the item itself is left out, and every class
+counts once more than it is seen: n_y / (n − 1 + K).
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from spaceform.study.verdict.item_outputs import ItemOutputs
 @final
 @dataclass(frozen=True)
 class Guessing:
-    """What guessing gives, and who is shown to do better."""
+    """What guessing gives, and which labels are shown to do better."""
 
     accuracy: float
     """The share of the most frequent class."""
     right: tuple[str, ...]
-    """Labels that are more often right, beyond chance."""
+    """Labels that are right more often than guessing, by more than chance."""
     learnt: tuple[str, ...]
-    """These, and labels whose probabilities are better (NLL after calibration)."""
+    """The labels in `right`, and those whose probabilities are better (NLL after calibration)."""
     judged: tuple[str, ...]
     """All labels whose predictions are known."""
 
@@ -37,8 +37,8 @@ def guessing(
 ) -> Guessing | None:
     """What guessing gives on the test items, and which runs and references do better.
 
-    None where predictions of the items are not known, or all items are of one class: someone who knows
-    that does not guess.
+    None where predictions of the items are not known, or where all items have one class: to guess this class
+    is always right.
     """
     everything = {**runs, **{label: {0: one} for label, one in references.items()}}
     known = {
@@ -70,7 +70,7 @@ def guessing(
 
 
 def _beyond_chance(ahead: NDArray[np.float64], doubt: float) -> bool:
-    """Whether a mean over items lies above 0 by more than chance gives: 2.6 standard errors."""
+    """Whether a mean over items is above 0 by more than chance: by more than 2.6 standard errors."""
     n = len(ahead)
     error = np.sqrt((ahead.var(ddof=1) if n > 1 else np.inf) / n + doubt)
     return bool(ahead.mean() > contributions.BEYOND_CHANCE * error)

@@ -1,4 +1,4 @@
-"""What one run left on the test items, as arrays: all that evidence is made of."""
+"""What one run left on the test items, as arrays. All evidence is made of these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _BY_QUERY = {"average_precision": (1, "f"), "nearest_is_own": (1, "f")}
 @final
 @dataclass(frozen=True, eq=False)
 class ItemOutputs:
-    """What one run left on the test split. What is None was not measured."""
+    """What one run left on the test split. None stands for what was not measured."""
 
     labels: Int[NDArray[np.integer], " items"] | None = None
     probabilities: Float[NDArray[np.floating], "items classes"] | None = None
@@ -30,9 +30,9 @@ class ItemOutputs:
     nearest_is_own: Float[NDArray[np.floating], " queries"] | None = None
     """Recall@1 of each query; NaN where nothing is relevant."""
     measured: Mapping[str, float | None] = field(default_factory=dict)
-    """Values as the tables show them, by column: contributions are moved so that they have this mean.
+    """Values as the tables show them, by column. Contributions are shifted so that they have this mean.
 
-    A value without arrays counts too; then nothing is known of the items.
+    A value without arrays counts too; then nothing is known about the items.
     """
 
     @classmethod
@@ -42,9 +42,9 @@ class ItemOutputs:
         calibrator: str = "",
         measured: Mapping[str, float | None] | None = None,
     ) -> "ItemOutputs":
-        """From the arrays of a run's `outputs.npz`; `calibrator` names the chosen one.
+        """From the arrays of a run's `outputs.npz`; `calibrator` is the name of the chosen calibrator.
 
-        A ValueError where they do not belong together.
+        Arrays that do not belong together raise a ValueError.
         """
         there = set(arrays)
 
@@ -65,7 +65,7 @@ class ItemOutputs:
 
 
 def require_whole(arrays: Mapping[str, Any]) -> None:
-    """A ValueError where arrays of a run have other shapes or types than it writes."""
+    """Raise a ValueError if the arrays have other shapes or types than a run writes."""
     wide = {name: (2, "f") for name in arrays if name.startswith("probabilities")}
     for name, (axes, kinds) in {**_BY_ITEM, **_BY_QUERY, **wide}.items():
         array = arrays.get(name)

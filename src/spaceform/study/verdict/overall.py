@@ -1,9 +1,9 @@
-"""One head over all goals, and ties broken by cost.
+"""Choose one head over all goals, and break ties by cost.
 
-The overall worth of a head is the weighted mean over the goals of its values, each divided by the goal's
-region of equivalence: a difference of 1 is one that just matters. It is judged like any other goal, from the
-same seeds and items. Which head has the least expected regret follows from the goals' regrets alone:
-Σ weight · regret / region, so a page can follow other weights without new draws.
+The overall value of a head is the weighted mean over the goals of its values, each divided by the goal's
+region of equivalence: 1 is a difference that just matters. It is judged like any other goal, from the same
+seeds and items. The head of least expected regret follows from the regrets in the goals alone: it has the
+least Σ weight · regret / region. So a page can recommend a head for other weights without new draws.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ class Cost:
 
     fit_seconds: float
     predict_seconds: float = 0.0
-    """For the test split."""
+    """The time to predict the test split."""
     complexity: int = 0
-    """Of two heads at the same cost the one with less is simpler."""
+    """Of two heads at the same cost, the one with the lower number is simpler."""
 
     @property
     def seconds(self) -> float:
-        """Fit and prediction."""
+        """The time of fit and prediction."""
         return self.fit_seconds + self.predict_seconds
 
 
@@ -42,30 +42,30 @@ class Why(Enum):
     """Why a head is chosen."""
 
     ONLY = "only"
-    """It is the only one with a value."""
+    """It is the only head with a value."""
     CLEAR = "clear"
-    """All the others are worse."""
+    """All other heads are worse."""
     LEAST_REGRET = "least regret"
-    """Others may be better; on average it loses least."""
+    """Other heads may be better, but on average this one loses least."""
     FIRST = "first"
-    """Others are equivalent, and none is cheaper or simpler."""
+    """Other heads are equivalent, and none of them is cheaper or simpler."""
     CHEAPER = "cheaper"
-    """Practically as good as the best, and cheaper."""
+    """It is practically as good as the best head, and cheaper."""
     SIMPLER = "simpler"
-    """Practically as good as the best, at the same cost, and simpler."""
+    """It is practically as good as the best head, costs the same, and is simpler."""
 
 
 @final
 @dataclass(frozen=True)
 class GoalChoice:
-    """The head to take for one goal, ties broken."""
+    """The head to take for one goal, with ties broken by cost."""
 
     label: str
     why: Why
     first: str
     """The head of least expected regret."""
     time: float | None
-    """Its cost in times of that of `first`; None where costs are not known."""
+    """Its cost divided by the cost of `first`; None where costs are not known."""
 
 
 @final
@@ -75,11 +75,11 @@ class Recommendation:
 
     choice: GoalChoice
     verdict: GoalVerdict
-    """Of the overall goal, in regions of equivalence."""
+    """The verdict on the overall goal, in regions of equivalence."""
     weights: Mapping[str, float]
-    """By column, with the sum 1: of the goals that count."""
+    """The weights of the goals that count, by column; their sum is 1."""
     left_out: tuple[str, ...]
-    """Columns with a weight that do not count: some head has no value, or all values may be chance."""
+    """Columns that have a weight and do not count: some head has no value, or all values may be chance."""
     goals: Mapping[str, GoalChoice]
     """The choice for each goal, by column."""
 
@@ -92,9 +92,9 @@ def recommend(
     *,
     seed: int = 0,
 ) -> Recommendation | None:
-    """The overall choice and that of each goal; `weights` by column stand in for the goals' own.
+    """The overall choice and the choice for each goal; `weights` by column replace the goals' own weights.
 
-    Regions are those of the verdict. None where no goal counts: no weight, or values missing.
+    Regions are those of the verdict. The result is None where no goal counts, for want of weights or values.
     """
     goals = {one.goal.column: one.goal for one in verdict.goals}
     given = {column: goal.weight for column, goal in goals.items()} if weights is None else dict(weights)
@@ -102,7 +102,7 @@ def recommend(
     asked = [column for column, weight in given.items() if weight > 0 and column in goals]
     counted: list[str] = []
     by_chance = {one.goal.column for one in verdict.goals if one.untold is not None}
-    for column in asked:  # nor do goals count that leave some head without a run
+    for column in asked:  # goals that leave some head without a run do not count either
         if column not in by_chance and all(_seeds(evidence, *counted, column).values()):
             counted.append(column)
     if not counted or not evidence.labels:
@@ -124,7 +124,7 @@ def recommend(
 
 
 def _least_regret(labels: tuple[str, ...], verdict: Verdict, shares: Mapping[str, float]) -> str:
-    """Of Σ weight · regret / region, the first of equals: what the page shows for these weights."""
+    """The head of least Σ weight · regret / region, the first of equals: what the page shows, too."""
 
     def regret(label: str) -> float:
         goals = [(verdict.of(column), share) for column, share in shares.items()]
@@ -134,7 +134,7 @@ def _least_regret(labels: tuple[str, ...], verdict: Verdict, shares: Mapping[str
 
 
 def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> GoalChoice | None:
-    """The choice of a goal: of equivalent heads the cheapest, and of those at the same cost the simplest."""
+    """The choice for a goal: of equivalent heads the cheapest, and at the same cost the simplest."""
     if verdict.choice is None:
         return None
     first = verdict.choice
@@ -162,7 +162,7 @@ def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> 
 
 
 def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str, float]) -> Evidence:
-    """The overall goal as evidence: each item's weighted contributions to all goals, in regions."""
+    """Evidence on the overall goal: each item's weighted contributions to all goals, in regions."""
     factor = {column: shares[column] * goals[column].sign / goals[column].region for column in shares}
     known = all(
         one.values.shape[1] > 1
@@ -179,9 +179,10 @@ def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str,
 
 
 def _sum(label: str, evidence: Evidence, factor: Mapping[str, float], known: bool) -> Series:
-    """Goals on the same items are added item by item; other items stand beside them.
+    """The sum of a label's goals. Goals on the same items are added item by item; other items are appended.
 
-    The items of a part of n out of N count N/n times, so that the mean over all is the sum of the means.
+    If a goal has n of all N items, they count N/n times, so that the mean over all items is the sum of the
+    means.
     """
     seeds = _seeds(evidence, *factor)[label]
     parts: dict[int, np.ndarray[tuple[int, int], np.dtype[np.float64]]] = {}
@@ -199,7 +200,7 @@ def _sum(label: str, evidence: Evidence, factor: Mapping[str, float], known: boo
 
 
 def _seeds(evidence: Evidence, *columns: str) -> dict[str, tuple[int, ...]]:
-    """Seeds of each head that have a value in all of these goals."""
+    """The seeds of each head that have a value in all of these goals."""
     return {
         label: tuple(
             seed

@@ -29,8 +29,8 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
         first += ": it is the only head."
     elif one.best < LIKELY:
         first += (
-            " for now: on average it is the least behind the best, but it is the best over all goals with a "
-            f"probability of only {probability(one.best)}."
+            " for now: on average it loses the least against the best head, but it is the best over all "
+            f"goals with a probability of only {probability(one.best)}."
         )
     else:
         first += f": the best over all goals with a probability of {probability(one.best)}."
@@ -46,7 +46,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
 
 
 def no_choice(verdict: Verdict, name: Name = str) -> list[str]:
-    """Why no head is recommended, where the test items are to blame; empty where something else is."""
+    """Why no head is recommended, if the test items are the reason; empty otherwise."""
     why = {one.untold for one in verdict.goals}
     if Untold.FEW_ITEMS in why:
         return [
@@ -62,7 +62,7 @@ def no_choice(verdict: Verdict, name: Name = str) -> list[str]:
 def _nothing_learnt(verdict: Verdict, guessing: Guessing, name: Name) -> list[str]:
     found = {one.goal.column: one for one in verdict.goals}
     said = (
-        "No head can be recommended: none is shown to have learnt anything here. To guess the most frequent "
+        "No head can be recommended: none is shown to have learnt anything here. Guessing the most frequent "
         f"class is right for {100 * guessing.accuracy:.1f} % of {counted(verdict.items, 'test item')}"
     )
     if "accuracy" in found:
@@ -86,18 +86,18 @@ def _nothing_learnt(verdict: Verdict, guessing: Guessing, name: Name) -> list[st
 
 
 def _beside_guessing(verdict: Verdict) -> str:
-    """Where probabilities are better than guessing, but no head is more often right."""
+    """A sentence if probabilities are better than guessing but no head is right more often; or empty."""
     guessing = verdict.guessing
     if guessing is None or set(guessing.right) & set(verdict.labels):
         return ""
     return (
-        "No head is shown to be right more often than to guess the most frequent class "
+        "No head is shown to be right more often than guessing the most frequent class "
         f"({100 * guessing.accuracy:.1f} %); only the probabilities are better."
     )
 
 
 def _few(verdict: Verdict) -> str:
-    """How coarse values are, where the test part is small."""
+    """How coarse values are, if the test part is small; otherwise empty."""
     if not 0 < verdict.items < _FEW_ITEMS:
         return ""
     share = f"{100 / verdict.items:.1f} points"
@@ -123,7 +123,7 @@ def against_references(verdict: Verdict, found: Recommendation, name: Name = str
         said.append(f"not shown to be better than {_beside(level)}")
     if ahead:
         said.append(f"better than {_beside(ahead)}")
-    return f"Beside what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
+    return f"Compared with what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
 
 
 def _beside(found: Sequence[tuple[Goal, str]]) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def record(finding: Any) -> Any:
-    """Dicts, lists, numbers and strings: of a verdict, a decision or a recommendation.
+    """A verdict, a decision or a recommendation as dicts, lists, numbers and strings.
 
-    Enums become their values; keys that are pairs become "one / other"; what JSON has no number for becomes
-    None.
+    Enums become their values, and keys that are pairs become "one / other". Numbers that JSON does not have
+    become None.
     """
     if is_dataclass(finding) and not isinstance(finding, type):
         return {field.name: record(getattr(finding, field.name)) for field in fields(finding)}

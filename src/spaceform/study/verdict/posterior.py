@@ -1,24 +1,26 @@
 """How far the means of a study may lie from the truth: items and seeds as crossed random effects.
 
-A run's item contributes y[h, s, i] = θ_h + a_hs + b_hi + e_hsi: head, seed, item, and what only this run does
-with this item. The mean over S seeds and N items errs by
+The contribution of an item to a run is y[h, s, i] = θ_h + a_hs + b_hi + e_hsi: a part of the head, of the
+seed, of the item, and of this item in this run alone. The mean over S seeds and N items errs by
 
-    b/N, which the heads share, item by item: its covariance over heads is that of the items' means over the
-         seeds, less the part e/S in it (analysis of variance);
-    (a + e/N)/S, independent from head to head: its variance is that of the S values.
+    b/N, which heads share, since they have the same items: its covariance over heads is the covariance of the
+             items' means over the seeds, less the part e/S that is in it (analysis of variance);
+        (a + e/N)/S, which is independent for each head: its variance is the variance of the S values.
 
-(Seeds start the nets alike, but the values of different heads over the same seeds are hardly correlated:
-−0.1 to 0.4, mostly near 0, in the published studies. Taking them as independent errs on the safe side.)
+(The same seed gives the nets of all heads the same start. But the values of different heads over the same
+seeds are hardly correlated: −0.1 to 0.4, mostly near 0, in the published studies. To take them as independent
+errs on the safe side.)
 
-Two to ten values do not tell their own variance well. It is known to be at least e/N, which thousands of
-items tell; and heads of one study vary alike in units of e/N. So each head's variance is a mixture of its own
-and of what the heads have in common (an inverse χ² prior whose scale is fitted by maximum likelihood), and
-the truth given the values is Student's t and not normal. With one seed the variance is that of the other
-heads, or what is typical of the goal.
+Two to ten values do not tell their own variance well. It is at least e/N, which thousands of items tell; and
+in units of e/N the heads of one study vary by similar amounts. So the variance of each head is a mixture of
+its own and of the heads' common variance (an inverse χ² prior whose scale is fitted by maximum likelihood),
+and the distribution of the true value given the data is Student's t and not normal. With one seed the
+variance is that of the other heads, or the one typical of the goal.
 
-The best of several noisy means is best partly by luck. So the true values of the heads have a common prior,
-Student's t with 4 degrees of freedom around their mean, whose width the values tell: where they differ no
-more than noise does, differences shrink; a head far off stays there (`shrinkage`). References stand outside.
+The best of several noisy means is best partly by luck. So the true values of the heads have a common prior:
+Student's t with 4 degrees of freedom around their mean. The values tell its width: where they differ no more
+than noise does, differences shrink; a head that is far off stays there (`shrinkage`). References have no such
+prior.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +36,9 @@ from spaceform.study.verdict.evidence import Series
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.shrinkage import conditional_draws
 
-_FREEDOM = 5.0  # degrees of freedom that the heads' common variance counts for
+_FREEDOM = 5.0  # the weight of the heads' common variance, in degrees of freedom
 
-_TYPICAL_FREEDOM = 2.0  # what is typical of a goal may be far from what holds here
+_TYPICAL_FREEDOM = 2.0  # few: what is typical of a goal may be far from what holds here
 _PRIOR_WIDTH = 5.0  # regions: the scale of the half-Cauchy prior of how far heads lie apart
 _NEGLIGIBLE = 1e-3  # regions
 _DRAWS_PER_CHAIN = 8
@@ -47,16 +49,16 @@ PosteriorDraws = Float[NDArray[np.float64], "draws labels"]
 
 
 class VarianceSource(Enum):
-    """Where the variance over seeds comes from."""
+    """What the variance over seeds is estimated from."""
 
     SEEDS = "seeds"
-    """The label's own seeds, moderated by the others'."""
+    """The label's own seeds, mixed with those of the other heads."""
     OTHERS = "others"
-    """One seed only: the variance of the other heads."""
+    """There is one seed: the variance of the other heads is taken."""
     TYPICAL = "typical"
-    """One seed of every head: what is typical of the goal."""
+    """There is one seed of every head: the variance typical of the goal is taken."""
     FIXED = "fixed"
-    """A reference that does not depend on a seed."""
+    """A reference, which does not depend on a seed."""
 
 
 @final
@@ -68,34 +70,35 @@ class Posterior:
     mean: Vector
     seeds: Int[NDArray[np.int64], " labels"]
     items: int
-    """0 where the items are not known: then the truth is that of this test split."""
+    """How many items there are; 0 if they are not known: then all holds for this test split alone."""
     item_covariance: Float[NDArray[np.float64], "labels labels"]
-    """Of the means, from the items."""
+    """The covariance of the means that comes from the items."""
     seed_variance: Vector
-    """Of one run's value over seeds."""
+    """The variance of one run's value over seeds."""
     freedom: Vector
     """Degrees of freedom of `seed_variance`."""
     least: Vector
-    """What the variance over seeds cannot be below: e/N."""
+    """The least variance over seeds: e/N."""
     source: tuple[VarianceSource, ...]
     candidate: NDArray[np.bool_]
-    """Whether a label is a head, and no reference."""
+    """Whether a label is a head and not a reference."""
     region: float
 
     def item_error(self) -> Vector:
-        """Standard errors of the means from the items."""
+        """The standard errors of the means that come from the items."""
         return np.sqrt(np.diagonal(self.item_covariance))
 
     def seed_error(self) -> Vector:
-        """Standard errors of the means from the seeds."""
+        """The standard errors of the means that come from the seeds."""
         return np.sqrt(self.seed_variance / self.seeds)
 
     def draw(
         self, draws: int, seed: int, *, seeds: Vector | None = None, more_items: float = 1.0
     ) -> PosteriorDraws:
-        """Draws of the true values; the same seed gives the same ones.
+        """Draws of the true values; the same seed gives the same draws.
 
-        As if there were other numbers of seeds and `more_items` times the items, the means being the same.
+        With `seeds` and `more_items`: as if there were that many seeds and `more_items` times the items, with
+        the same means.
         """
         rng = np.random.default_rng(seed)
         chains = max(1, draws // _DRAWS_PER_CHAIN)
@@ -108,7 +111,7 @@ class Posterior:
         )
 
     def interval(self, level: float) -> tuple[Vector, Vector]:
-        """Of each true value by itself, whatever the other heads did."""
+        """The interval of each true value, from this head alone."""
         rng = np.random.default_rng(0)
         own = np.sqrt(self._seed_variances(rng, _INTERVAL_DRAWS) / self.seeds)
         shape = (_INTERVAL_DRAWS, len(self.labels))
@@ -124,7 +127,7 @@ class Posterior:
 def posterior(
     series: Mapping[str, Series], references: Sequence[str], goal: Goal, *, new_items: bool = True
 ) -> Posterior:
-    """Of the labels that have a value, at least one. Without `new_items` the truth is that of this split."""
+    """The posterior of the labels that have a value. Without `new_items` it holds for this test split."""
     labels = tuple(label for label, one in series.items() if one.seeds)
     rows = [series[label] for label in labels]
     fixed = np.array([label in references for label in labels])
@@ -134,7 +137,7 @@ def posterior(
     e = np.array([_interaction(one.values) for one in rows]) if known else np.full(len(rows), np.nan)
     if known and new_items:
         items = _nearest_covariance(_item_covariance(rows, np.nan_to_num(e)) / N)
-        items *= (N - 1) / max(1, N - 3)  # of few items their spread is not known either: Student's t
+        items *= (N - 1) / max(1, N - 3)  # with few items their spread is not well known either: Student's t
         items += np.diag([one.doubt for one in rows])
     else:
         items = np.zeros((len(rows), len(rows)))
@@ -155,7 +158,7 @@ def posterior(
 
 
 def _interaction(values: Float[NDArray[np.float64], "seeds items"]) -> float:
-    """Variance e of what only one run does with one item; NaN with one seed."""
+    """The variance of the part e, of one item in one run alone; NaN with one seed."""
     S, N = values.shape
     if S < 2 or N < 2:
         return float("nan")
@@ -174,7 +177,7 @@ def _item_covariance(rows: Sequence[Series], e: Vector) -> Float[NDArray[np.floa
 def _seed_variances(
     rows: Sequence[Series], fixed: NDArray[np.bool_], floor: Vector, known: bool, typical: float
 ) -> tuple[Vector, Vector, Vector, tuple[VarianceSource, ...]]:
-    """Moderated variances of a run's value over seeds, their floors and degrees of freedom."""
+    """Variances of a run's value over seeds, the least that these can be, and their degrees of freedom."""
     own = np.array([one.means.var(ddof=1) if len(one.seeds) > 1 else np.nan for one in rows])
     d = np.array([len(one.seeds) - 1.0 for one in rows])
     several = (d > 0) & ~fixed
@@ -189,7 +192,7 @@ def _seed_variances(
     variance = np.where(fixed, 0.0, variance)
     least = np.where(several & known, np.nan_to_num(floor), 0.0)
     other = VarianceSource.OTHERS if several.any() else VarianceSource.TYPICAL
-    # What the heads have in common is known no better than all their seeds together tell.
+    # The common variance is known no better than from all seeds of all heads together.
     freedom = (
         np.minimum(_FREEDOM + d, d[several].sum()) if several.any() else np.full(len(d), _TYPICAL_FREEDOM)
     )

@@ -1,10 +1,11 @@
 """Which heads need more seeds: three for all, then more for those in question, until the choice is safe.
 
-More seeds take away the doubt that comes from the seeds and no other: the test items stay the same. So a race
-asks what is true of this test split, and stops where the expected regret of every goal's choice, over seeds
-alone, is below half the goal's region of equivalence. (Stopped below the region itself, races of digits chose
-a head within the region of the choice of twenty seeds in 92 % of 125 cases.) It also stops where few test
-items leave much of the doubt: where the regret over seeds is less than 0.7 of that over seeds and new items.
+More seeds reduce the doubt that comes from the seeds, and no other doubt: the test items stay the same. So a
+race asks what is true of this test split. It stops where the expected regret of every goal's choice, over
+seeds alone, is below half the goal's region of equivalence. (With the whole region as limit, races on digits
+chose a head within the region of the choice of twenty seeds in 92 % of 125 cases.) It also stops where much
+of the doubt comes from few test items: where the regret over seeds is less than 0.7 of the regret over seeds
+and new items.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +32,13 @@ class Reason(Enum):
     REGRET = "regret"
     """The expected regret of a choice is not yet below what is allowed."""
     SETTLED = "settled"
-    """More seeds would hardly help: the regret is small, or it is the test items that are few."""
+    """More seeds would hardly help: the regret is small, or there are too few test items."""
     MOST_SEEDS = "most seeds"
     """All heads in question have as many seeds as any head gets."""
     NOTHING_TOLD = "nothing told"
-    """No goal can be told on these test items, with however many seeds."""
+    """These test items cannot tell any goal, with however many seeds."""
     ONE_HEAD = "one head"
-    """There is nothing to choose between."""
+    """There is one head, so there is no choice."""
 
 
 @final
@@ -51,13 +52,13 @@ class Question:
     """Expected regret of the choice over seeds, in the goal's unit."""
     region: float
     settled: bool
-    """The race for this goal is over: the expected regret is below half the region, or `few_items`."""
+    """Whether the race for this goal is over: the regret is below half the region, or `few_items` is true."""
     few_items: bool
-    """The expected regret over seeds is less than 0.7 of that over seeds and new items."""
+    """Whether the expected regret over seeds is less than 0.7 of the regret over seeds and new items."""
     heads: tuple[str, ...]
-    """Heads that may still be the best, the choice among them; the choice alone where it is settled."""
+    """The choice and the heads that may still be better; the choice alone where the goal is settled."""
     best: Mapping[str, float]
-    """Probability of being the best, over seeds."""
+    """The probability of each head to be the best, over seeds."""
 
 
 @final
@@ -68,7 +69,7 @@ class Decision:
     go_on: bool
     reason: Reason
     seeds: Mapping[str, int]
-    """How many seeds each head should have by the end of the next round; as many as it has where it stops."""
+    """How many seeds each head should have after the next round; as many as it has if the race stops."""
     questions: tuple[Question, ...]
 
     @property
@@ -126,7 +127,7 @@ def _raced(goals: Sequence[Goal], columns: Sequence[str] | None) -> tuple[Goal, 
 
 
 def _question(one: GoalVerdict, beyond: GoalVerdict) -> Question:
-    """From the verdict on this split, and that on new items."""
+    """The state of one goal, from the verdict on this split and the verdict on new items."""
     assert one.chosen is not None
     safe = one.chosen.regret < SAFE * one.goal.region
     few_items = not safe and one.chosen.regret < _SMALL_PART * beyond.of(one.chosen.label).regret

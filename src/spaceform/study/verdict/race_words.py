@@ -9,7 +9,7 @@ from spaceform.study.verdict.race import SAFE, Decision, Question, Reason
 
 
 def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[str]:
-    """Why a race goes on or stops, and the goals behind it."""
+    """Why a race goes on or stops, and how each goal stands."""
     titles = {goal.column: goal for goal in goals}
     going = list(dict.fromkeys(decision.runs))
     said = {

@@ -11,21 +11,21 @@ from spaceform.study.verdict.posterior import Posterior
 
 MOST_SEEDS_NAMED = 100
 _DRAWS = 1024
-_MOST_ITEMS = 1_000.0  # times those there are
+_MOST_ITEMS = 1_000.0  # times the items that there are
 
 
 @final
 @dataclass(frozen=True)
 class Settlement:
-    """Whether the choice can be relied on, and otherwise what it would take, the means being as they are."""
+    """Whether the choice can be relied on; if not, what that would take if the means stay the same."""
 
     settled: bool
     """The expected regret of the choice is below the region of equivalence."""
     seeds: int | None
     """Seeds of each head that would settle it; None where no number up to 100 does."""
     items: int | None
-    """Test items that would settle it where seeds alone do not; None where they are not known or not enough
-    either.
+    """Test items that would settle it where seeds alone do not; None where items are not known, or would not
+    settle it either.
     """
     rival: str | None
     """The head that is most likely to be better than the choice."""
@@ -34,7 +34,7 @@ class Settlement:
 
 
 def settlement(known: Posterior, goal: Goal, heads: Sequence[str], choice: str, seed: int) -> Settlement:
-    """For the choice among heads."""
+    """What would settle the choice among these heads."""
     columns = [known.labels.index(label) for label in heads]
     at = heads.index(choice)
 
@@ -61,7 +61,7 @@ def settlement(known: Posterior, goal: Goal, heads: Sequence[str], choice: str, 
 
 
 def _rival(known: Posterior, goal: Goal, columns: Sequence[int], at: int) -> int | None:
-    """The head nearest to the choice, in standard errors of the difference."""
+    """The head that is nearest to the choice, in standard errors of the difference."""
     others = [c for k, c in enumerate(columns) if k != at]
     if not others:
         return None
@@ -74,7 +74,7 @@ def _rival(known: Posterior, goal: Goal, columns: Sequence[int], at: int) -> int
 
 
 def _error(known: Posterior, one: int, other: int, seeds: int | None) -> float:
-    """Standard error of a difference."""
+    """The standard error of the difference of two labels."""
     B = known.item_covariance
     n = known.seeds if seeds is None else np.maximum(known.seeds, seeds)
     variance = known.seed_variance[[one, other]] / n[[one, other]]
@@ -89,7 +89,7 @@ def _told(known: Posterior, goal: Goal, one: int, other: int, seeds: int | None)
 
 
 def _least(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The least number that holds, if the highest does; what holds once holds beyond."""
+    """The least number that holds; None if `high` does not. If a number holds, all larger ones must hold."""
     if low > high or not holds(high):
         return None
     while low < high:

@@ -1,9 +1,9 @@
-"""True values given noisy ones, with a common prior of the heads: Gibbs sampling, many short chains at once.
+"""Draw true values given noisy ones, with a common prior of the heads, by Gibbs sampling in short chains.
 
     y | θ ~ N(θ, V),   θ_h | μ, τ, λ ~ N(μ, τ² λ_h),   λ_h ~ 4/χ²(4),   τ ~ half-Cauchy(width),   μ flat
 
-so that θ_h is Student's t with 4 degrees of freedom around μ: heads that agree shrink together, one far off
-does not. τ by its scale mixture of inverse gammas (Makalic and Schmidt 2016).
+So θ_h is Student's t with 4 degrees of freedom around μ: heads that agree shrink together, and a head far off
+does not. τ is drawn by its scale mixture of inverse gammas (Makalic and Schmidt 2016).
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 _FREEDOM = 4.0
 _STEPS = 10
-_LEAST = 1e-3  # of the width: below this heads are the same
+_LEAST = 1e-3  # of the width: if τ is smaller than this, heads are the same
 _GRID = 60
 
 Matrices = Float[NDArray[np.float64], "chains labels labels"]
@@ -26,7 +26,7 @@ def conditional_draws(
     per_chain: int,
     rng: np.random.Generator,
 ) -> Float[NDArray[np.float64], "draws labels"]:
-    """Draws of θ, `per_chain` for each matrix V; some labels share the prior, the others have none."""
+    """Draws of θ, `per_chain` for each matrix V; labels in `shrunk` share the prior, the others have none."""
     chains, labels = len(V), len(y)
     precision: Matrices = np.asarray(np.linalg.inv(V), dtype=np.float64)
     pull = precision @ y
@@ -58,9 +58,9 @@ def _start(
     chains: int,
     rng: np.random.Generator,
 ) -> Float[NDArray[np.float64], " chains"]:
-    """τ² drawn from what y tells of it with all λ = 1 and θ, μ integrated out, on a grid.
+    """Draw τ² on a grid from its distribution given y, with all λ = 1, and θ and μ integrated out.
 
-    Chains that start at small τ leave it only slowly.
+    Chains that start at a small τ would stay near it for long.
     """
     largest = max(width, float(np.ptp(y)), float(np.sqrt(V.max())))
     grid = np.geomspace(_LEAST * width, 30 * largest, _GRID)
@@ -77,7 +77,7 @@ def _start(
 
 
 def _prior_precision(weight: Float[NDArray[np.float64], "chains labels"]) -> Matrices:
-    """Of θ with μ integrated out: W − w wᵀ/Σw."""
+    """The precision of θ in the prior, with μ integrated out: W − w wᵀ/Σw."""
     Q = -weight[:, :, None] * weight[:, None, :] / weight.sum(1)[:, None, None]
     diagonal = np.arange(weight.shape[1])
     Q[:, diagonal, diagonal] += weight
@@ -87,7 +87,7 @@ def _prior_precision(weight: Float[NDArray[np.float64], "chains labels"]) -> Mat
 def _draw(
     precision: Matrices, pull: Float[NDArray[np.float64], "chains labels"], n: int, rng: np.random.Generator
 ) -> Float[NDArray[np.float64], "chains n labels"]:
-    """Draws for each chain of a normal with this precision and the mean precision⁻¹ pull."""
+    """Draws of each chain from the normal distribution with this precision and the mean precision⁻¹ pull."""
     root = np.linalg.cholesky(precision)
     z = rng.standard_normal((*pull.shape, n))
     white = np.linalg.solve(root, pull[:, :, None]) + z
