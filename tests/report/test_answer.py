@@ -176,7 +176,7 @@ def test_search_cost_and_plan_are_shown(contents, page) -> None:
     ]
     assert part.made.said[1:] == [
         "Seeds: 2 of each head.",
-        "After round 2 it stopped: more seeds would hardly change the choice of any goal.",
+        "After round 2 the race for seeds stopped: more seeds would hardly change the choice of any goal.",
     ]
 
 

@@ -29,11 +29,11 @@ from spaceform.study.summary import Results
 @final
 @dataclass(frozen=True, eq=False)
 class DataSetPart:
-    """One data set."""
+    """The part of a report on one data set."""
 
     group: Group
     advice: Advice | None
-    """None where no run has finished."""
+    """The advice; None where no run has finished."""
     answer: Figure
     results: Results
     summary: Table
@@ -48,7 +48,7 @@ class DataSetPart:
     pairs: Table | None
     made: Made
     left_out: dict[str, str]
-    """Heads that never trained, and why."""
+    """Heads that never trained, with the reason."""
     paper: Table | None
     runs: Table
     tradeoff: Figure
@@ -60,7 +60,7 @@ class DataSetPart:
     embeddings: Figure
     pictures: Pictures | None
     no_pictures: str
-    """Where there are no pictures: why."""
+    """Why there are no pictures, if there are none."""
     extremes: list[Extremes]
     extremes_figure: Figure
     neighbours: list[Neighbours]
@@ -73,7 +73,7 @@ class DataSetPart:
 
     @property
     def tables(self) -> list[Table | None]:
-        """All of them, in the order of the page; None for what is not there."""
+        """All tables in the order of the page; None for a missing one."""
         return [
             self.summary,
             self.paper,
@@ -105,12 +105,12 @@ class DataSetPart:
 @final
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Everything that is written."""
+    """Everything that a report holds."""
 
     collection: Collection
     parts: tuple[DataSetPart, ...]
     tables: list[Table]
-    """Those of the paper, over all data sets."""
+    """The tables of the paper, over all data sets."""
     starts: Figure | None
 
     @property
@@ -127,7 +127,7 @@ class Contents:
 
 
 def compute(collection: Collection) -> Contents:
-    """Everything from the saved results."""
+    """All contents, from the saved results."""
     parts = tuple(_part(group, collection) for group in collection.groups)
     marks = {part.group.key: part.advice.findings.leading for part in parts if part.advice is not None}
     return Contents(
@@ -188,7 +188,7 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
 
 
 def _advice(group: Group, searched: list[Tried]) -> Advice | None:
-    """Of all runs of the group, beside the references that their studies kept."""
+    """The advice from all runs of the group, with the references that their studies kept."""
     finished = [record for label in group.labels for record in group.of(label) if record.head in HEADS]
     runs = [JudgedRun.of(Job(r.name, r.label, r.recipe), r.folder, r.metrics, r.status) for r in finished]
     references = [kept for study in group.studies for kept in read_references(study)]
@@ -196,13 +196,13 @@ def _advice(group: Group, searched: list[Tried]) -> Advice | None:
 
 
 def _to_deploy(group: Group, advice: Advice | None) -> Record | None:
-    """The record of the run that the advice would deploy."""
+    """The record of the run that the advice says to deploy."""
     run = None if advice is None else advice.to_deploy
     return None if run is None else next(r for r in group.records if r.folder == run.folder)
 
 
 def _starts(collection: Collection) -> Figure | None:
-    """For the smallest start λ among the runs; None where no head has one."""
+    """The figure of the starts, for the smallest λ among the runs; None where no head has a λ."""
     started = [(ratio, r.recipe.net.dim) for r in collection.records if (ratio := r.option("init_ratio"))]
     if not started:
         return None

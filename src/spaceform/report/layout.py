@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from spaceform.geometry import Geometry
 
 _SMALL = 64
-"""Up to this size all eigenvectors are found as quickly as three."""
+"""Up to this many dimensions, to find all eigenvectors is as fast as to find three."""
 
 
 @final
@@ -24,12 +24,12 @@ class Layout:
 
 
 def lay_out(z: NDArray[np.floating[Any]], geometry: Geometry | None) -> Layout:
-    """Three coordinates of each embedding, before it enters its space.
+    """Three coordinates of each embedding, as it is before it enters its space.
 
     Spherical: the three principal axes of the directions z/‖z‖ about the origin, re-normalised to the sphere,
-    times ‖z‖. Hyperbolic: z is the logarithm at the origin of its point in the ball; principal axes about the
-    origin, then every vector gets its own length back, so distances from the origin are exact. Otherwise:
-    principal components. Three dimensions are left as they are, one and two are filled up with zeros.
+    times ‖z‖. Hyperbolic: z is the logarithm at the origin of its point in the ball. It is projected on the
+    principal axes about the origin and then gets its own length back, so distances from the origin are exact.
+    Otherwise: principal components. Three dimensions stay as they are; one or two are filled up with zeros.
     """
     z = np.nan_to_num(z.astype(np.float64))
     n = z.shape[1]
@@ -59,9 +59,9 @@ def lay_out(z: NDArray[np.floating[Any]], geometry: Geometry | None) -> Layout:
 
 
 def _principal(z: Float[np.ndarray, "items dim"]) -> tuple[Float[np.ndarray, "items 3"], float]:
-    """Coordinates along the three axes of largest second moment, and the share of it that they hold.
+    """Coordinates along the three axes of largest second moment, and the share of the moment on these axes.
 
-    Signs are fixed (the largest entry of an axis is positive), so that the same data gives the same picture.
+    Signs are fixed (the largest entry of an axis is positive), so that the same data give the same picture.
     """
     total = float(np.square(z).sum())
     if total == 0:
@@ -74,7 +74,7 @@ def _principal(z: Float[np.ndarray, "items dim"]) -> tuple[Float[np.ndarray, "it
 def _largest(
     z: Float[np.ndarray, "items dim"],
 ) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, "dim 3"]]:
-    """The three largest eigenvalues of zᵀz and their vectors; where it is large, it is never formed."""
+    """The three largest eigenvalues of zᵀz and their vectors; a large zᵀz is never formed."""
     n = z.shape[1]
     if n <= _SMALL:
         values, vectors = np.linalg.eigh(z.T @ z)

@@ -45,11 +45,11 @@ _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.6)), (0, (7, 1.4, 1.2, 1.4)), 
 @final
 @dataclass(frozen=True)
 class Look:
-    """A head, for people."""
+    """How people see a head: its name, colour and marker."""
 
     title: str
     symbol: str = "‖z‖"
-    """The symbol of its confidence."""
+    """The symbol of the head's confidence."""
     color: str = MUTED
     mark: Mark = _MARKS[0]
     dash: Any = "-"
@@ -83,7 +83,7 @@ def display(label: str) -> str:
 
 
 def in_order(heads: Mapping[str, str]) -> tuple[str, ...]:
-    """Labels in the order of their heads in `HEADS`, unknown heads last; variants of a head as they come."""
+    """Labels in the order of their heads in `HEADS`, unknown heads last; variants keep their order."""
     places = {name: place for place, name in enumerate(HEADS)}
     return tuple(sorted(heads, key=lambda label: places.get(heads[label], len(places))))
 
@@ -94,10 +94,12 @@ def geometry_of(head: str, options: Mapping[str, Any]) -> Geometry | None:
 
 
 def _geometry(head: type[Head], options: Mapping[str, Any]) -> Geometry:
-    declared: object = head.geometry  # a property, where it depends on the options
+    declared: object = head.geometry  # a property, if it depends on the options
     if isinstance(declared, Geometry):
         return declared
-    with torch.random.fork_rng(devices=[]):  # a head draws its weights; the caller's draws stay the same
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # a head draws its weights; the draws of the caller must not change
         return head(2, 2, **options).geometry
 
 

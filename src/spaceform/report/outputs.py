@@ -1,4 +1,4 @@
-"""The files of a finished run beside its figures: what a report reads of them, and what is damaged."""
+"""What a report reads from the files of a finished run, and which of these files are damaged."""
 
 import zipfile
 import zlib
@@ -74,12 +74,12 @@ def read_outputs(folder: Path) -> Outputs:
 
 
 def damages(folder: Path) -> list[str]:
-    """A sentence for each file of a finished run that is there and cannot be read; of metrics, none."""
+    """A sentence for each file of a finished run that cannot be read, except its metrics."""
     said: list[str] = []
 
     @contextmanager
     def told(name: str) -> Iterator[bool]:
-        """Whether the file is there; what is wrong with it is told."""
+        """Whether the file is there; if it is damaged, a sentence is added."""
         try:
             yield (folder / name).exists()
         except RecipeError as error:

@@ -1,4 +1,4 @@
-"""Read what studies and runs left in their folders; what is broken or missing becomes a note."""
+"""Read what studies and runs left in their folders; what is damaged or missing becomes a note."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ class Record:
 
     @cached_property
     def geometry(self) -> Geometry | None:
-        """None where the head is not registered here."""
+        """The geometry of the head; None where the head is not registered here."""
         return geometry_of(self.head, self.recipe.head.options)
 
     def option(self, name: str) -> Any:
@@ -75,7 +75,7 @@ class Record:
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """One record for each epoch; none where they cannot be read."""
+        """One record for each epoch; empty where they cannot be read."""
         try:
             return read_history(self.folder, growing=True)
         except (OSError, ValueError):
@@ -83,7 +83,7 @@ class Record:
 
     @cached_property
     def outputs(self) -> Outputs | None:
-        """None where there are none or they cannot be read."""
+        """The outputs of the run; None where there are none or they cannot be read."""
         try:
             return read_outputs(self.folder)
         except RecipeError:
@@ -93,14 +93,14 @@ class Record:
 @final
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """The run that figures of single items show for a row."""
+    """The run that stands for a row in the figures that show single items."""
 
     record: Record
     outputs: Outputs
 
     @property
     def title(self) -> str:
-        """What people read as the name of the row."""
+        """The name of the row in figures and tables."""
         return display(self.record.label)
 
 
@@ -117,13 +117,13 @@ class Group:
 
     @cached_property
     def studies(self) -> tuple[Path, ...]:
-        """The folders of the studies that the runs belong to; none for a run of its own."""
+        """The folders of the studies that the runs belong to; a single run belongs to none."""
         folders = dict.fromkeys(record.folder.parent.parent for record in self.records)
         return tuple(folder for folder in folders if (folder / "study.json").exists())
 
     @cached_property
     def published(self) -> str:
-        """The data's name where the paper's numbers may stand beside ours; empty where the net is another."""
+        """The data set's name in the paper; empty if the paper's numbers are of another net."""
         nets = {PAPER[row].net.name for row in PAPER if row.startswith(f"{self.data}/")}
         return self.data if {record.recipe.net.name for record in self.records} <= nets else ""
 
@@ -171,7 +171,7 @@ class Group:
         return said
 
     def _named(self, names: Sequence[str]) -> str:
-        """The names of a few runs; of many, the first four and how many more."""
+        """The names of the runs; if there are many, the first four and how many more there are."""
         if len(names) <= 6:
             return ", ".join(names)
         if len(names) == len(self.records):
@@ -187,7 +187,7 @@ class Collection:
     groups: tuple[Group, ...]
     studies: tuple[StudyFolder, ...]
     plans: tuple[dict[str, Any], ...]
-    """`study.json` of each study: what it was made with."""
+    """The `study.json` of each study."""
     notes: tuple[str, ...] = field(default=())
 
     def notes_of(self, group: Group) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
 
 
 def _study(folder: Path, plan: Plan) -> StudyFolder:
-    """As `StudyFolder.open`; runs of a head that is not registered here stay in."""
+    """The study of a folder, as `StudyFolder.open`, but with runs of heads that are not registered here."""
     jobs = [
         Job(name, run["label"], planned_recipe(_recipe, folder, name, run))
         for name, run in plan["runs"].items()
@@ -277,7 +277,9 @@ def _groups(found: Sequence[tuple[str, Record]]) -> tuple[Group, ...]:
     for study, record in found:
         about = record.recipe.data
         task = record.metrics.get("task") or about.task or "classification"
-        if not record.finished and about.task is None:  # the data set decides: ask its finished neighbours
+        if (
+            not record.finished and about.task is None
+        ):  # the task follows from the data: take it from a finished run on them
             task = next(
                 (
                     other.metrics["task"]

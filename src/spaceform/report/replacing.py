@@ -1,4 +1,4 @@
-"""The folder of a report: all of it is replaced, or nothing."""
+"""The folder of a report is replaced as a whole, or not at all."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ FIGURES, TABLES, PAGE = "figures", "tables", "report.html"
 def replaced_whole(out: Path) -> Iterator[Path]:
     """A new folder to write into; afterwards its content takes the place of the report in `out`.
 
-    Where writing ends early, by an error or an interrupt, `out` keeps the report that it had, or none. Other
-    files in `out` are not touched.
+    If writing ends early, by an error or an interrupt, `out` keeps the report that it had (or has none).
+    Other files in `out` are not touched.
     """
     name = f".{out.name}.{secrets.token_hex(4)}.part"
     part = out / name if out.is_dir() else out.with_name(name)

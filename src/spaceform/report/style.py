@@ -53,7 +53,9 @@ CLASS_COLORS: Final = (
     ("#717581", "#9498a6"),
     ("#52c1c6", "#7fdde2"),
 )
-"""Distinct under the common colour-vision deficiencies; the eleventh class repeats, with another mark."""
+"""Colours of classes, which people with the common colour-vision deficiencies can tell apart. The eleventh
+class has the first colour again, with another marker.
+"""
 
 SHADES: Final = (
     ("#a5d6e4", "#2a7f99"),
@@ -65,7 +67,7 @@ SHADES: Final = (
     ("#0f485b", "#b7e6f2"),
     ("#08303e", "#d6f3fa"),
 )
-"""For an ordered quantity: light to dark in the light theme, dark to light in the dark one."""
+"""Colours of an ordered quantity: light to dark in the light theme, dark to light in the dark theme."""
 
 
 def _numbered(name: str, colors: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
@@ -107,7 +109,7 @@ _PRINTED: Final = {
     "accent": "#000",
     "shadow": "none",
 }
-"""What differs on paper from the light theme."""
+"""The variables that differ from the light theme on paper."""
 
 VARIABLES: Final = {light: f"var(--{name})" for name, (light, _) in _TONES.items()}
 """The CSS variable of every colour that figures are drawn in."""
@@ -143,7 +145,7 @@ _FONTS = (
     "Noto Sans Devanagari",
     "Noto Sans Thai",
 )
-"""For letters that DejaVu Sans lacks; those that are installed are used."""
+"""Fonts for letters that DejaVu Sans does not have; those that are installed are used."""
 
 RC: Final[dict[Any, Any]] = {
     "font.family": ["DejaVu Sans", *(font for font in _FONTS if font in get_font_names())],

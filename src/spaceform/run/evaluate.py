@@ -1,4 +1,4 @@
-"""evaluate(): what a run is worth on validation and test data, and the files that reports read."""
+"""evaluate(): how good a run is on validation and test data, written into the files that reports read."""
 
 import io
 import time
@@ -35,20 +35,20 @@ from spaceform.run.quality import Tally, some_classes, some_items, value_or_none
 from spaceform.run.recipe import RecipeError
 
 Compared = Literal["sampled", "direction"]
-"""How items of a stochastic head are compared: by sampled embeddings, as in the paper, or by what the net
-emits. Other heads have only the latter.
+"""How items of a stochastic head are compared: by sampled embeddings, as in the paper, or by the output of
+the net. Other heads have the second way alone.
 """
 
 _EMBEDDED_ROWS = 512  # inputs that the net sees at once
 _COPIES = 10  # sampled copies of a data set, over which retrieval of a stochastic head is averaged
-_FEW_COPIES = 3  # beside a classification: on 2,358 photo features copies differ by 0.02 points of mAP@R (SD)
+_FEW_COPIES = 3  # in classification: on 2,358 photo features copies differ by 0.02 points of mAP@R (SD)
 _RECALLS = (1, 2, 4, 8, 10, 100, 1000)
-_WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, where the classes are large enough
+_WAYS, _SHOTS, _QUERIES = 5, (1, 5), 15  # of few-shot episodes, if the classes are large enough
 _SEARCHED = 3_000  # most test items that a classifier's embeddings are searched among
 _MOST_KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 50_000, 5_000, 2**25
-"""How many test items `outputs.npz` holds: at most the first. Where features are wide or classes many, fewer,
-so that it holds about as many numbers as the third says, but not fewer items than the second. Metrics are of
-all test items.
+"""How many test items `outputs.npz` holds: at most the first number. With wide features or many classes
+fewer, so that it holds about `_KEPT_NUMBERS` numbers, but at least `_FEWEST_KEPT` items. Metrics are of all
+test items.
 """
 _RETRIEVED, _VALIDATED = 64_000, 20_000  # most test and validation items of whole classes, for retrieval
 
@@ -64,7 +64,7 @@ def validation_score(
 ) -> float:
     """Accuracy on the validation split, or Recall@1 among its held-out classes for retrieval.
 
-    It is the quantity that `evaluate` reports on the test split: a run is selected by what it is judged by.
+    `evaluate` reports the same quantity on the test split: a run is selected by what it is judged by.
     """
     index = _searched(parts, parts.split.val, _VALIDATED)
     z = _embed(model, parts, index, device, workers)
@@ -85,28 +85,28 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a run on its test split, and write what was found into its folder.
 
-    These are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz`, `pairs.safetensors` and,
-    since a time is not the same twice, `timing.json`.
+    The files are `metrics.json`, `outputs.npz`, `calibrators.json`, `held_out.npz`, `pairs.safetensors` and
+    `timing.json` (times alone, since a time is not the same twice).
 
     Classification: accuracy, NLL, Brier score and calibration error in both norms (15 equal-mass bins), as
-    trained and after each calibrator, fitted on the validation split; predictions use `structured`;
-    AUROC and AURC of the confidence (the norm) and of the top probability; mAP@R and Recall@1 among 3,000
-    test items at most, the same for every run; of a stochastic head the mean over 3 sampled copies of them.
-    Probabilities are those that `Run.predict_proba` gives. Items go through in blocks; of very many,
-    `outputs.npz` has some (`outputs` says how many), at random, the same for every run.
+    trained and after each calibrator, fitted on the validation split; predictions use `structured`. AUROC and
+    AURC of the confidence (the norm) and of the top probability. mAP@R and Recall@1 among at most 3,000 test
+    items, the same for every run; for a stochastic head the mean over 3 sampled copies of them. Probabilities
+    are those that `Run.predict_proba` gives. Items are measured in blocks. If there are very many,
+    `outputs.npz` has a random part of them (`outputs` says how many), the same for every run.
 
-    Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of what
-    the net emits. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
-    follow from `seed`, and `direction` compares what the net emits; `retrieval` says which of the two the
-    run is judged by. None takes the one of the recipe, by which the run was selected. By what the net emits
-    there are also `r_auroc`, whether the confidence says if the nearest neighbour is right, under `few_shot`
-    the accuracy of prototypes of 1 and of 5 items, with its 95 % interval, and under `verification` how well
-    pairs of one class are told from pairs of two, by a model that was fitted to pairs of the validation
-    classes (`Run.pairs`). Of more than 64,000 test items
-    (`of_items`) whole classes at random are searched, the same for every run, `items` in all.
+    Retrieval: mAP@R and Recall@k by the geometry's own similarity, and under `cosine` by the cosine of the
+    net's outputs. For a stochastic head `sampled` is the mean over 10 sampled copies of the test set, which
+    follow from `seed`, and `direction` compares the net's outputs; `retrieval` says by which of the two the
+    run is judged (None: that of the recipe, by which the run was selected). Three more come from the net's
+    outputs: `r_auroc`, whether the confidence tells if the nearest neighbour is right; `few_shot`, the
+    accuracy of prototypes of 1 and of 5 items, with its 95 % interval; `verification`, how well pairs of one
+    class are told from pairs of two classes, by a model that was fitted to pairs of the validation classes
+    (`Run.pairs`). If there are more than 64,000 test items (`of_items`), random whole classes are searched,
+    `items` in all, the same for every run.
 
-    `device` and `workers` say where the net runs and how many processes decode photos. Data that changed
-    since training are refused: the split would be another, and what trained would test.
+    `device` and `workers` say where the net runs and how many processes decode photos. Data that have changed
+    since training are refused: their split would differ, and test items could be training items.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
@@ -189,7 +189,8 @@ def _classification(
 def _held_out(run: Run, parts: Material, workers: int) -> tuple[Tensor, Tensor, HeldOut]:
     """Logit samples and confidences of rows that the model did not train on, and what is kept of them.
 
-    A run on features was trained on its validation rows in the end; its rehearsal was not.
+    A run on features was trained on its validation rows in the end. Then they come from the rehearsal, which
+    was not.
     """
     if is_for_features(run.recipe):
         seen = list(held_out(run.path, run.recipe, parts))
@@ -268,7 +269,7 @@ def _retrieval(
 def _pairs(
     run: Run, parts: Material, workers: int, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]
 ) -> dict[str, Any]:
-    """Fit "same or not" to the validation classes, keep it, and say how it does on the test classes."""
+    """Fit a model of "same or not" to the validation classes, keep it, and measure it on the test classes."""
     index = _searched(parts, parts.split.val, _VALIDATED)
     held = _embed(run.model, parts, index, run.device, workers)
     with torch.inference_mode(False), torch.enable_grad():
@@ -286,7 +287,7 @@ def _pairs(
 def _few_shot(
     head: Head, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"], seed: int
 ) -> dict[str, float | int]:
-    """Accuracy of the nearest prototype of 1 and of 5 items, as far as half of the classes have as many."""
+    """Accuracy of the nearest prototype of 1 and of 5 items, if half of the classes have enough items."""
     sizes = y.unique(return_counts=True)[1]
     found: dict[str, float | int] = {"ways": min(_WAYS, (len(sizes) + 1) // 2)}
     for shots in _SHOTS:
@@ -311,19 +312,19 @@ def _own_retrieval(
     seed: int = 0,
     copies: int = _COPIES,
 ) -> Retrieval:
-    """By the geometry's own similarity, of sampled copies where the head is stochastic and they are asked."""
+    """Retrieval by the geometry's own similarity; with `sampled` over sampled copies of a stochastic head."""
     if compared == "direction" or not isinstance(head, StochasticHead):
         return retrieval(z, y, head.geometry, k=k)
     return expected_retrieval(_copies(head, z, seed, copies), y, head.geometry, k=k)
 
 
 def found_within_classes(z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Retrieval:
-    """How well vectors find their own class by the cosine, among the items that a classifier's are."""
+    """How well vectors find their own class by the cosine, among as many items as for a classifier."""
     return retrieval(*_some(z, y), Sphere(), k=(1,))
 
 
 def kept_items(parts: Material) -> Bool[Tensor, " test"]:
-    """Which test items have their predictions kept whole; the same ones for every run on these data."""
+    """The test items whose predictions are kept, the same for every run on these data."""
     most = _MOST_KEPT
     if parts.dataset.kind == "features":
         numbers = parts.input_shape[0] + (1 + len(CALIBRATORS)) * len(parts.classes)
@@ -332,7 +333,7 @@ def kept_items(parts: Material) -> Bool[Tensor, " test"]:
 
 
 def _some(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """At most 3,000 items to search among, the same ones for every run."""
+    """At most 3,000 items to search among, the same for every run."""
     some = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_SEARCHED].sort().values
     return z[some.to(z.device)], y[some]
 
@@ -385,7 +386,7 @@ def _batches(
 
 
 def _searched(parts: Material, index: Int64[Tensor, " part"], most: int) -> Int64[Tensor, " some"]:
-    """The items that are searched among, for retrieval; all items of a classification."""
+    """The items to search among in retrieval; in classification all items."""
     if parts.dataset.task != "retrieval":
         return index
     return some_classes(index, parts.dataset.labels[index], most)

@@ -1,4 +1,4 @@
-"""What all axes share: how a row is drawn, and ticks written as people write them."""
+"""What all axes share: how a row is drawn, and how ticks are written."""
 
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ from spaceform.report.records import Group
 
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 1.6)), (0, (1.4, 1.4)), (0, (7, 1.4, 1.2, 1.4)))
 _FILLS: Final = ("full", "none", "left", "top")
-"""These tell the variants of one head apart, and heads that look alike."""
+"""Fillings of markers, which tell apart the variants of one head and heads that look alike."""
 
 
 def line_style(group: Group, label: str) -> dict[str, Any]:
-    """Colour, dash and marker of a row: its head's; rows that share these differ in dash and filling."""
+    """Colour, dash and marker of a row, by its head; rows of the same head differ in dash and filling."""
     looks = {record.label: look(record.head) for record in group.records}
     own = looks[label]
     alike = [x for x in group.labels if (looks[x].color, looks[x].mark) == (own.color, own.mark)]

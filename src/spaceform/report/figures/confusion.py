@@ -15,11 +15,11 @@ from spaceform.report.style import INK, MUTED, SHADES, SURFACE
 from spaceform.report.tables.results import Cell, Column, Line, Table
 
 _MOST = 12
-"""Classes that a matrix has room for."""
+"""How many classes a matrix has room for."""
 _WORST = 15
-"""Classes and pairs that are listed where there are more."""
+"""How many classes and pairs are shown if there are more."""
 _LETTERS = 16
-"""Letters of a class name that the figure shows."""
+"""How many letters of a class name the figure shows."""
 
 
 @final
@@ -39,14 +39,14 @@ class Confusion:
 
     @property
     def pairs(self) -> list[tuple[int, int, int]]:
-        """True class, predicted class and how often, of all mistakes; the most frequent first."""
+        """All kinds of mistakes: true class, predicted class and how often; the most frequent first."""
         wrong = self.counts - np.diag(self.counts.diagonal())
         found = [(int(i), int(j), int(wrong[i, j])) for i, j in zip(*np.nonzero(wrong), strict=True)]
         return sorted(found, key=lambda pair: -pair[2])
 
 
 def confusion(record: Record | None) -> Confusion | None:
-    """Of a run on the test split; None where it left no probabilities."""
+    """The confusion of a run on the test split; None where the run left no probabilities."""
     outputs = None if record is None else record.outputs
     if record is None or outputs is None or outputs.predicted is None:
         return None
@@ -57,7 +57,7 @@ def confusion(record: Record | None) -> Confusion | None:
 
 
 def figure(group: Group, found: Confusion | None) -> Figure:
-    """A matrix where the classes are few, and the accuracy of each class; else of the worst classes."""
+    """The matrix and the accuracy of each class; where there are many classes, the accuracy of the worst."""
     key, title = f"{group.key}-classes", "Class by class"
     if found is None:
         return Figure(key, title, "", (), missing="The recommended run has left no predictions to show.")
@@ -110,7 +110,7 @@ def table(group: Group, found: Confusion | None) -> Table | None:
 
 
 def _worst(found: Confusion) -> list[int]:
-    """Classes to show: all in their order where they are few, else the worst first."""
+    """The classes to show: if they are few all in their order, otherwise the worst, the worst first."""
     there = [i for i in range(len(found.classes)) if not np.isnan(found.accuracy[i])]
     if len(found.classes) <= _MOST:
         return there

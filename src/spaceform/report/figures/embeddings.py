@@ -11,9 +11,9 @@ from spaceform.report.records import Group
 from spaceform.report.style import CLASS_COLORS, MUTED
 
 _MOST_NAMED = 40
-"""Classes that the legend has room for."""
+"""How many classes the legend has room for."""
 _MOST_DRAWN = 4000
-"""Points of a panel."""
+"""The most points of a panel."""
 _CLASS_MARKS = ("o", "s", "^", "D", "v")
 
 

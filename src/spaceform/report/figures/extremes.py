@@ -20,20 +20,20 @@ from spaceform.report.looks import look
 from spaceform.report.records import Group, Shown
 
 _EDGE = 8
-"""Thumbnails on the edge of a grid."""
+"""How many thumbnails an edge of the grid has."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The items at one end."""
+    """The items with the smallest or with the largest confidence."""
 
     thumbnails: Thumbnails
     low: float
     high: float
-    """The least and the largest confidence among them."""
+    """`low` and `high` are the smallest and the largest confidence among these items."""
     right: float | None
-    """Share of them that is classified rightly; None where there are no predictions."""
+    """The share of these items that is classified rightly; None where there are no predictions."""
 
     @property
     def pixels(self) -> UInt8[np.ndarray, "height width 4"]:
@@ -62,7 +62,7 @@ class Extremes:
 
 
 def extremes(group: Group, pictures: Pictures) -> list[Extremes]:
-    """For each head the items at both ends; no item is at both, so one item alone gives nothing."""
+    """For each head the items at both ends. No item is at both ends, so a single item gives none."""
     found = []
     for one in group.shown.values():
         order = np.argsort(one.outputs.confidence, kind="stable")

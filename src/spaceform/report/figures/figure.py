@@ -25,7 +25,7 @@ Draw: TypeAlias = Callable[[Axes], None]
 @final
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One set of axes; `alt` says in words what it shows."""
+    """One set of axes; `alt` says in words what they show."""
 
     title: str
     draw: Draw
@@ -45,9 +45,9 @@ class Figure:
     height: float = 2.7
     columns: int = 3
     number: str = ""
-    """In the paper, if it is there: "Figure 4"."""
+    """The number in the paper, such as "Figure 4"; empty for a figure of our own."""
     missing: str = ""
-    """Where there are no panels: why."""
+    """Why there are no panels, if there are none."""
 
 
 def picture(pixels: UInt8[np.ndarray, "height width 4"]) -> Draw:
@@ -75,7 +75,9 @@ def save(figure: Figure, folder: Path) -> list[Path]:
             axes.set_title(panel.title)
         _legend(canvas)
         canvas.draw_without_rendering()
-        canvas.set_layout_engine("none")  # the layout is found; do not find it again for every format
+        canvas.set_layout_engine(
+            "none"
+        )  # the layout is computed already; do not compute it again for every format
         paths = [folder / f"{figure.key}.{kind}" for kind in ("svg", "pdf", "png")]
         for path, dated in zip(paths, ("Date", "CreationDate", None), strict=True):
             metadata = {} if dated is None else {dated: None}

@@ -20,7 +20,7 @@ from spaceform.report.readable import readable
 
 Thumbnails = UInt8[np.ndarray, "items side side channels"]
 _LARGEST_SIDE = 32
-"""Pixels on the edge of a small image; photos are shown a little larger."""
+"""The longest edge of a small image, in pixels; photos are shown a little larger."""
 _PHOTO = 48
 
 
@@ -77,7 +77,9 @@ def open_pictures(name: str) -> Pictures | str:
         return _FEATURES  # without reading them: that may take a second or more
     try:
         dataset = data.load(name, download=False)
-    except Exception as error:  # the data may be gone or changed; the report goes on without pictures
+    except (
+        Exception
+    ) as error:  # the data may have been removed or changed; the report goes on without pictures
         return readable(f"The images cannot be shown: {sentence(error)}")
     if dataset.kind == "features":
         return _FEATURES
@@ -116,7 +118,7 @@ class Sheet:
 
 
 def sheet(thumbnails: Thumbnails, most: int) -> Sheet:
-    """All in one image: grey in 16 levels, colour as WebP, made coarser until it has about `most` bytes."""
+    """All thumbnails in one image of about `most` bytes at most: grey in 16 levels, colour as WebP."""
     count, side, _, channels = thumbnails.shape
     columns = math.ceil(math.sqrt(count))
     if channels == 1:
@@ -149,7 +151,7 @@ def tiled(thumbnails: Thumbnails, columns: int, gap: int = 0) -> UInt8[np.ndarra
 
 
 def enlarged(thumbnails: Thumbnails, least: int) -> UInt8[np.ndarray, "items edge edge channels"]:
-    """Whole multiples of the size, at least `least` pixels on an edge."""
+    """Images enlarged by a whole number, so that an edge has at least `least` pixels."""
     times = max(1, math.ceil(least / thumbnails.shape[1]))
     return thumbnails.repeat(times, 1).repeat(times, 2)
 

@@ -1,4 +1,4 @@
-"""The picture of the answer: for each goal the interval of every head; what makes no difference is shaded."""
+"""The figure of the answer: for each goal the interval of every head; what makes no difference is shaded."""
 
 from matplotlib.axes import Axes
 
@@ -11,13 +11,13 @@ from spaceform.study.verdict.amounts import amount, value
 from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Standing
 
 _FARTHEST_SHOWN = 25.0
-"""Regions from the best that the axis shows; what lies farther stands at its edge as an arrow."""
+"""The axis shows this many regions from the best; a head that is farther away is an arrow at the edge."""
 _ROW, _AROUND = 0.27, 0.75
-"""Inches of a row, and of title and axis."""
+"""The height of a row, and of title and axis together, in inches."""
 
 
 def intervals(group: Group, advice: Advice | None) -> Figure:
-    """One panel for each goal that counts and has a value; saved together, shown one at a time."""
+    """One panel for each goal that counts and has a value; the page shows one panel at a time."""
     verdicts = weighty_goals(advice)
     heads = {record.label: record.head for record in group.records}
     most = max((len(one.standings) + len(one.references) for one in verdicts), default=1)
@@ -97,7 +97,7 @@ def _drawn(one: GoalVerdict, heads: dict[str, str], chosen: str | None) -> Draw:
 
 
 def _range(one: GoalVerdict, best: float) -> tuple[float, float]:
-    """Limits of the axis: all intervals, but nothing that is very far behind."""
+    """Limits of the axis: all intervals, except those of heads that are very far behind."""
     rows: list[Standing | ReferenceStanding] = [*one.standings, *one.references]
     low, high = min(r.low for r in rows), max(r.high for r in rows)
     far = _FARTHEST_SHOWN * one.goal.region

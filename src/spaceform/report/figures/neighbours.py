@@ -15,7 +15,7 @@ from spaceform.report.records import Group, Shown
 
 _QUERIES, _NEAREST = 6, 8
 _TRIED = 400
-"""Items among which the queries are chosen."""
+"""How many items the queries are chosen from."""
 
 
 @final
@@ -26,9 +26,9 @@ class Neighbours:
     shown: Shown
     pixels: UInt8[np.ndarray, "height width 4"]
     right: int
-    """Nearest items of the query's class."""
+    """How many of the nearest items have the query's class."""
     count: int
-    """All nearest items."""
+    """How many nearest items there are."""
 
     @property
     def encoded(self) -> Encoded:
@@ -38,7 +38,7 @@ class Neighbours:
 def neighbours_of(group: Group, pictures: Pictures) -> list[Neighbours]:
     """The same queries for every head: half where some head's nearest item is wrong, half at random.
 
-    A head that is not registered here has no geometry to search by and is left out.
+    A head that is not registered here is left out: its geometry is not known.
     """
     known = [(one, geometry) for one in group.shown.values() if (geometry := one.record.geometry)]
     if not known:

@@ -65,7 +65,7 @@ def _log_curves(group: Group, name: str, what: str) -> Draw:
 
 
 def _curves(axes: Axes, group: Group, name: str, what: str) -> list[np.ndarray]:
-    """Draw one line for each run that has this quantity, and give its finite values."""
+    """Draw one line for each run that has this quantity, and return all finite values."""
     axes.set(xlabel="epoch", ylabel=what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     drawn: list[np.ndarray] = []
@@ -89,7 +89,7 @@ def _curves(axes: Axes, group: Group, name: str, what: str) -> list[np.ndarray]:
 
 
 def tradeoff(group: Group) -> Figure:
-    """Every run as a point: accuracy against calibration error; for retrieval own metric against cosine."""
+    """Every run as a point: accuracy against calibration error; in retrieval, own metric against cosine."""
     finished = any(map(group.of, group.labels))
     make = _own_and_cosine if group.task == "retrieval" else _accuracy_and_calibration
     return make(group, "" if finished else "No run has finished.")

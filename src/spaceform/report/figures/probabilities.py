@@ -1,4 +1,4 @@
-"""Figures of the probabilities: can they be believed, and does the confidence find the errors."""
+"""Figures of the probabilities: whether they can be believed, and whether the confidence finds the errors."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ from spaceform.report.style import MUTED, SURFACE
 
 _Probabilities: TypeAlias = NDArray[np.floating[Any]]
 _MOST, _FEWEST = 15, 3
-"""Bins of a reliability diagram."""
+"""The most and the fewest bins of a reliability diagram."""
 
 
 def reliability(group: Group) -> Figure:

@@ -1,4 +1,4 @@
-"""What the search tried, and how much each head depends on its rates and options."""
+"""The figure and the table of what a search tried: how much a head depends on its rates and options."""
 
 from collections.abc import Sequence
 
@@ -56,23 +56,23 @@ def table(group: Group, found: Sequence[Tried]) -> Table | None:
     return Table(
         f"{group.key}-searched",
         f"What the search tried on {group.title}",
-        f"Validation {what}. The middle candidate and the best are those on the same short schedule; the "
-        "chosen one has the schedule that suited it.",
+        f"Validation {what}. The middle candidate and the best one are compared on the same short schedule; "
+        "the chosen candidate has the schedule that was best for it.",
         (
             Column("candidates tried"),
             Column("diverged", better="lower"),
             Column(f"{what} of the chosen", better=better),
             Column(f"{what} of the middle candidate", better=better),
-            Column("middle behind the best", better="lower"),
+            Column("middle worse than best by", better="lower"),
         ),
         tuple(lines),
     )
 
 
 def sensitive_heads(found: Sequence[Tried]) -> str:
-    """Which head is the least sensitive and which the most; empty where there are not two.
+    """A sentence on the least and the most sensitive head; empty with fewer than two heads.
 
-    A head with less than half the candidates of another, since the time was over, is not compared.
+    A head that had less than half the candidates of another head, because the time was over, is not compared.
     """
     most_tried = max((one.count for one in found), default=0)
     known = [one for one in found if 2 * one.count >= most_tried and _number(one, one.loss) is not None]
@@ -88,7 +88,7 @@ def sensitive_heads(found: Sequence[Tried]) -> str:
 
 
 def ordered(found: Sequence[Tried]) -> list[Tried]:
-    """In the order of the tables."""
+    """The searches in the order of the tables."""
     by_head = {one.head: one for one in found}
     return [by_head[head] for head in in_order({head: head for head in by_head})]
 

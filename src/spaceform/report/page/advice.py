@@ -23,11 +23,13 @@ def answer(part: DataSetPart) -> list[str]:
     """The recommendation over all goals, the first sentence being the choice."""
     if part.advice is None:
         return ["no run has finished yet."]
-    return part.advice.overall(display) or ["no goal has a value of every head: there is no choice over all."]
+    return part.advice.overall(display) or [
+        "no goal has a value of every head, so there is no choice over all goals."
+    ]
 
 
 def cards(part: DataSetPart) -> list[dict[str, Any]]:
-    """One for each goal that counts."""
+    """One card for each goal that counts."""
     if part.advice is None:
         return []
     said = part.advice.by_goal(display)

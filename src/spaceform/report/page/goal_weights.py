@@ -1,7 +1,7 @@
 """The goals' weights on the page: what the script needs to recommend a head for other weights.
 
-The weighted expected loss of a head is Σ weight · expected loss / region over the goals, so that no new draws
-are needed: a loss of 1 is a difference that just matters.
+The weighted expected loss of a head is Σ weight · expected loss / region over the goals, so no new draws are
+needed. A loss of 1 is a difference that just matters.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from spaceform.study.verdict.decide import GoalVerdict
 
 
 def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[str, Any] | None:
-    """The goals that every head has a value for, their weights, and the expected loss of each head in them.
+    """The goals in which every head has a value, their weights, and the expected loss of each head in them.
 
-    None where there is nothing to choose between. `heads` has the head of each label.
+    None where there is no choice. `heads` has the head of each label.
     """
     if advice is None or advice.recommendation is None or len(advice.verdict.labels) < 2:
         return None

@@ -42,7 +42,9 @@ def render(contents: Contents) -> str:
         facts=_facts(contents),
         notes=_notes(contents),
         groups=[_part(part) for part in contents.parts],
-        tables=contents.tables if compared or len(contents.parts) > 1 else [],  # else as in the results
+        tables=contents.tables
+        if compared or len(contents.parts) > 1
+        else [],  # otherwise they repeat the results
         compared=compared,
         starts=_chart(contents.starts) if contents.starts else None,
         environments=_environments(contents),
@@ -74,7 +76,7 @@ def _title(contents: Contents) -> str:
 
 
 def _facts(contents: Contents) -> list[tuple[str, str]]:
-    """What stands below the headline: a number and what it counts."""
+    """The numbers below the headline, each with what it counts."""
     records = contents.collection.records
     finished = sum(record.finished for record in records)
     heads = len({record.head for record in records})
@@ -94,7 +96,7 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
 
 
 def _notes(contents: Contents) -> list[str]:
-    """What a reader must know first: what cannot be read, what was shortened, what the data lacks."""
+    """What a reader must know first: what cannot be read, what was shortened, what is missing in the data."""
     plans = [plan.get("notes", {}) for plan in contents.collection.plans]
     told = [str(notes[name]) for notes in plans for name in ("shortened", "data_note") if notes.get(name)]
     return [*contents.collection.notes, *told]
@@ -112,7 +114,7 @@ def _environments(contents: Contents) -> list[dict[str, Any]]:
 
 
 def _plain(notes: Any) -> Any:
-    """Without what the page tells in sentences elsewhere."""
+    """The notes without those that the page says in other places."""
     told = ("race", "searched")
     return (
         {key: value for key, value in notes.items() if key not in told} if isinstance(notes, dict) else notes

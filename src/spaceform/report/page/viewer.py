@@ -1,4 +1,4 @@
-"""The points of the 3-D viewer, packed into the page: int16 coordinates and one sheet of thumbnails."""
+"""The points of the 3-D viewer as the page holds them: int16 coordinates and one sheet of thumbnails."""
 
 import base64
 import json
@@ -16,9 +16,9 @@ from spaceform.report.looks import look
 from spaceform.report.records import Shown
 
 _POINTS = 10_000
-"""The most points of a panel; of a larger test set a part is shown."""
+"""The most points of a panel; a larger test set is shown in part."""
 _PHOTOS = 2_500
-"""The same where every thumbnail is a photo to decode."""
+"""The most points if every thumbnail is a photo that must be decoded."""
 _SHEET_BYTES = 3_000_000
 
 
@@ -87,7 +87,9 @@ def _shown_curvature(geometry: Geometry | None) -> float:
         case PoincareBall(curvature):
             return curvature
         case Hyperboloid(curvature):
-            return curvature / 4  # there z lies half as far as in a ball of the same curvature
+            return (
+                curvature / 4
+            )  # in this ball z would lie half as far from the origin as in a ball of the same curvature
         case _:
             return 1.0
 

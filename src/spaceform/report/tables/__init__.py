@@ -1,1 +1,1 @@
-"""Tables: `results` for those of runs, one file for each other, and `typeset` to write them."""
+"""Tables: `results` holds those of runs, every other kind has its own file, and `typeset` writes them."""

@@ -36,7 +36,7 @@ def costs(group: Group, advice: Advice | None) -> Table | None:
         f"{group.key}-costs",
         f"What the heads cost on {group.title}",
         "Mean over the runs of each head, on the machine that ran them, with other runs at work beside them. "
-        "A fit is one run without the search; a prediction is one of many items at once."
+        "A fit is one run, without the search. A prediction is measured on many items at once."
         + (" The time of a grey row includes the choice of its settings." if advice.references else ""),
         columns[:shown],
         tuple(replace(line, cells=line.cells[:shown]) for line in lines),

@@ -1,4 +1,4 @@
-"""What may be done with the predictions: sets of classes, class by class, and whether two are the same."""
+"""What can be decided by the predictions: sets of classes, and whether two items are the same."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from spaceform.run.held_out import HELD_OUT_FILE, HeldOut
 
 _COVERAGE = 0.9
 _SHOWN = 15
-"""Classes that are listed where there are more: those that the sets miss most often."""
+"""How many classes are listed if there are more: those that the sets miss most often."""
 _PAIRS = (
     ("eer", "EER, %", 100.0),
     ("cllr", "Cllr", 1.0),
@@ -22,7 +22,7 @@ _PAIRS = (
 
 
 def sets(group: Group, record: Record | None) -> Table | None:
-    """Coverage and size of the sets of a run, by class; None where it kept nothing to make them from."""
+    """Coverage and size of the sets of a run, by class; None where the run kept nothing to make sets from."""
     outputs = None if record is None else record.outputs
     if record is None or outputs is None or outputs.probabilities is None:
         return None
@@ -49,9 +49,9 @@ def sets(group: Group, record: Record | None) -> Table | None:
     return Table(
         f"{group.key}-sets",
         f"Sets of classes of {group.title}",
-        f"Sets that hold the true class of {100 * _COVERAGE:g} % of all items, by the run {record.name}: how "
-        f"often they do on the test split, and how many classes they have. The promise is about all items "
-        f"together; a class may be covered less often.{some}",
+        f"Sets of the run {record.name}, made to hold the true class of {100 * _COVERAGE:g} % of all items: "
+        f"how often they do so on the test split, and how many classes they have. The promise is about all "
+        f"items together; a class may be covered less often.{some}",
         (Column("items"), Column("coverage, %"), Column("classes in a set")),
         tuple(lines),
         first="true class",
@@ -64,7 +64,7 @@ def _line(name: str, items: int, coverage: float, size: float) -> Line:
 
 
 def pairs(group: Group) -> Table | None:
-    """How well pairs of unseen classes are told apart, head by head; None where no run says so."""
+    """How well pairs of unseen classes are told apart, head by head; None where no run has measured it."""
     found = {
         label: one.record.metrics["verification"]
         for label, one in group.shown.items()

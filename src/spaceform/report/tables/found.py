@@ -1,4 +1,4 @@
-"""Numbers that each head ended with: the temperature and curvature it learned, the margin it was given."""
+"""Numbers of each head after training: the temperature and curvature that it learned, its margin."""
 
 from statistics import mean, stdev
 
@@ -27,10 +27,9 @@ def table(group: Group) -> Table | None:
         return None
     return Table(
         f"{group.key}-found",
-        f"What the heads ended with on {group.title}",
-        "Single numbers of each head after training, means over its runs. β is learned, a curvature where "
-        "the recipe says so; a margin stays as the search or the recipe set it, and so does any other "
-        "curvature.",
+        f"Numbers of the heads after training on {group.title}",
+        "Means over the runs of each head. β is learned. A curvature is learned if the recipe says so. A "
+        "margin stays as the search or the recipe set it.",
         tuple(Column(_TITLES.get(name, name)) for name in names),
         tuple(lines),
     )
@@ -47,5 +46,5 @@ def _cell(found: list[float]) -> Cell:
 
 
 def _text(value: float) -> str:
-    """Curvatures are small: an exponent says more than zeros."""
+    """A number as text. Curvatures may be very small; then an exponent is easier to read than many zeros."""
     return f"{value:.2g}" if 0 < abs(value) < 1e-3 else number(value)

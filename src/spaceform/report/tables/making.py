@@ -23,13 +23,13 @@ class Made:
     """How a study was made, in sentences."""
 
     said: list[str]
-    """On the search, the seeds of each head, and how the race for more seeds ended."""
+    """Sentences on the search, the seeds of each head, and how the race for more seeds ended."""
     rounds: list[str]
     """The rounds of the race before the last."""
 
 
 def made(group: Group, notes: Mapping[str, Any], search: str) -> Made:
-    """From the notes of the study; `search` says what was searched."""
+    """How a study was made, from its notes; `search` says what was searched."""
     found = notes.get("race")
     every = found if isinstance(found, list) else []
     rounds = [_round(place, one) for place, one in enumerate(every, 1) if isinstance(one, dict)]
@@ -58,7 +58,7 @@ def _round(place: int, one: Mapping[str, Any]) -> str:
     still += f" Here more test items would help, not more seeds: {listed(few)}." if few else ""
     reason = str(one.get("reason", ""))
     if reason in _STOPPED:
-        return f"After round {place} it stopped: {_STOPPED[reason]}{still}"
+        return f"After round {place} the race for seeds stopped: {_STOPPED[reason]}{still}"
     asked = dict.fromkeys(h for q in questions if not q.get("settled") for h in q.get("heads", ()))
     more = f"more seeds for {listed(list(map(display, asked)))}" if asked else "the first seeds of every head"
     return f"After round {place}: {more}.{still}"

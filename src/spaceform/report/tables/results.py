@@ -26,12 +26,12 @@ _SCALED = "calibrated.temperature.calibration_error_l2"
 @final
 @dataclass(frozen=True)
 class Column:
-    """A column; neighbours with the same `over` share one heading."""
+    """A column; neighbouring columns with the same `over` share one heading."""
 
     title: str
     over: str = ""
     better: str = ""
-    """`higher` or `lower`; empty where neither is."""
+    """`higher` or `lower`, whichever is better; empty if neither is."""
 
 
 @final
@@ -58,7 +58,7 @@ class Line:
     head: str
     cells: tuple[Cell, ...]
     reference: bool = False
-    """No head, but what people would use instead; drawn grey and never marked."""
+    """Whether it is not a head but what people would use instead; then it is grey and never marked."""
 
 
 @final
@@ -72,9 +72,9 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     number: str = ""
-    """In the paper: "Table 2"."""
+    """The number in the paper, such as "Table 2"."""
     first: str = "head"
-    """The heading of the labels."""
+    """The heading of the first column, which has the labels."""
 
 
 def frame(group: Group) -> pd.DataFrame:
@@ -111,7 +111,7 @@ def summary(group: Group, results: Results) -> Table:
 
 
 _TERMS = {
-    "NLL": "the mean of −log p for the true class, p being the probability that the model gives to it. A "
+    "NLL": "the mean of −log p, where p is the probability that the model gives to the true class. A "
     "model that is sure and wrong pays much. Lower is better.",
     "calibration error": "how far the stated probability is from how often it is right: the root mean square "
     "of the gaps over 15 bins with equally many items (the paper's ECE). 0 is best.",
@@ -133,13 +133,13 @@ def terms(shown: Sequence[Measure]) -> list[tuple[str, str]]:
 
 
 Marks: TypeAlias = Callable[[Group], Mapping[str, Collection[str]]]
-"""For a group, by column: the labels that its verdict marks."""
+"""A function that gives the labels that a group's verdict marks, by column."""
 
 
 def paper_tables(groups: Sequence[Group], marks: Marks) -> list[Table]:
-    """Tables 1 to 4 over all data sets of the report; a table without a number is left out.
+    """Tables 1 to 4 of the paper, over all data sets of the report; a table without any number is left out.
 
-    Bold is what the verdict on each data set marks, as everywhere.
+    Bold are the labels that the verdict on each data set marks, as in all tables.
     """
     fixed = [group for group in groups if group.task == "classification"]
     found = [group for group in groups if group.task == "retrieval"]
@@ -266,7 +266,7 @@ def comparison(group: Group) -> Table | None:
 
 
 def runs(group: Group) -> Table:
-    """Every run: how it ended, and what was measured."""
+    """Every run, with how it ended and what was measured."""
     shown = measures(frame(group))
     lines = []
     for record in group.records:
@@ -320,7 +320,7 @@ def _printed(group: Group, measure: Measure) -> dict[str, Cell]:
 
 
 def _text(measure: Measure, mean: float, sem: float | None, rounding: float) -> str:
-    """As the paper prints it, with as many digits."""
+    """A value as the paper prints it, with the same number of digits."""
     scale = 100.0 if measure.percent else 1.0
     digits = next(d for d in range(6) if 0.5 * 10.0**-d <= rounding * scale * 1.001)
     value = f"{scale * mean:.{digits}f}"
