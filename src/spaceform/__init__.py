@@ -1,6 +1,6 @@
-"""Classification heads for Euclidean, hyperbolic and spherical embeddings, and what to measure them by.
+"""Classification heads for Euclidean, hyperbolic and spherical embeddings, and metrics for them.
 
-Names are imported when first asked for, so that `spaceform --help` need not wait for torch.
+Names are imported when they are first used, so that `spaceform --help` does not wait for torch.
 """
 
 from importlib import import_module

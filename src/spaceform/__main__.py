@@ -1,4 +1,4 @@
-"""`python -m spaceform`, and the command `spaceform`: where the extra is missing, which one to install."""
+"""`python -m spaceform` and the command `spaceform`. If an extra is missing, they name it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The root of the command line: what every command shares.
+"""The root of the command line, with what all commands share.
 
 Exit codes: 0 all is well; 1 the work failed (training diverged, a check found damage); 2 bad input (an
 unknown name, a file that cannot be used, a folder that cannot be written); 130 stopped by Ctrl-C; 143 stopped
@@ -68,7 +68,7 @@ _ANYWHERE = {
     "--verbose": "--verbose",
     "-v": "--verbose",
 }
-"""Options of the program, not of a command: they are found anywhere before a lone `--`."""
+"""Options of the program, not of a command. They may stand anywhere before a lone `--`."""
 
 
 def main() -> NoReturn:
@@ -89,7 +89,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        if interrupts.received():  # an interrupt in the middle of some library, which made this of it
+        if interrupts.received():  # a library was interrupted, and turned the interrupt into this error
             raise KeyboardInterrupt from error
         misuse = _usage(error)
         if misuse is not None:
@@ -97,7 +97,7 @@ def main() -> NoReturn:
         if debug:
             raise
         _fail(sentence(error), exit_code(error))
-    if code == 130:  # typer turns an interrupt into this, without a word
+    if code == 130:  # typer turns an interrupt into this code, without a message
         raise KeyboardInterrupt
     if verbosity.level() == "verbose":
         took = time.perf_counter() - begun
@@ -106,7 +106,10 @@ def main() -> NoReturn:
 
 
 def _usage(error: Any) -> str | None:
-    """What typer did not understand, and which command shows the usage; "" if typer showed it, else None."""
+    """What typer did not understand, and the command that shows the usage.
+
+    It is "" if typer has shown the usage, and None for any other error.
+    """
     if not hasattr(error, "format_message"):  # the class of these errors is not part of typer's interface
         return None
     message = error.format_message().rstrip(".").replace(". Did you", "; did you")
@@ -123,7 +126,7 @@ def _note(
     file: TextIO | None = None,  # noqa: ARG001 (the signature of warnings.showwarning)
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    """A warning as one line; its place too under --verbose, nothing under --quiet."""
+    """Print a warning as one line; --verbose adds its place, --quiet drops it."""
     where = f" ({category.__name__}, {filename}:{lineno})" if verbosity.level() == "verbose" else ""
     print(f"note: {message}{where}", file=verbosity.progress_file() or sys.stderr)
 

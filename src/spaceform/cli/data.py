@@ -43,7 +43,7 @@ def data_check(
     ],
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,
     text: Annotated[str | None, typer.Option(help="The column of a table that holds texts.")] = None,
-    photos: Annotated[bool, typer.Option(help="Decode every photo too.")] = False,
+    photos: Annotated[bool, typer.Option(help="Also decode every photo.")] = False,
 ) -> None:
     """Verify checksums, counts, and that `compare` takes the data; exits 1 where something is wrong."""
     from spaceform.verbs.check import check
@@ -57,7 +57,7 @@ def data_check(
 
 @data_app.command("cache")
 def data_cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove what is listed.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the listed features.")] = False,
     entry: Annotated[
         str | None, typer.Argument(metavar="ENTRY", help="Only the entry whose name starts with this.")
     ] = None,

@@ -1,4 +1,4 @@
-"""What a command of one run says when it is done: one line each."""
+"""The line that a command on one run prints when it is done."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def trained(out: Path, result: Mapping[str, Any], again: bool) -> str:
-    """How long a run trained, and how well; `again` where it was finished before."""
+    """How long a run trained, and its score; `again` if it was finished before."""
     from spaceform.run.progress import duration
 
     return (
@@ -26,7 +26,7 @@ def trained(out: Path, result: Mapping[str, Any], again: bool) -> str:
 
 
 def predicted(out: Path, found: "Prediction", table: "pd.DataFrame") -> str:
-    """How many items, and how many of them are for a human or unknown."""
+    """How many items were predicted, and how many of them are for a human or unknown."""
     kept = f"; {int(table['reject'].sum()):,} of them for a human" if "reject" in table else ""
     foreign = "" if found.unknown is None else f"; {int(found.unknown.sum()):,} unknown"
     sizes = "" if found.sets is None else f"; {found.sets.sum(1).double().mean():.3g} classes in a set"
@@ -34,7 +34,7 @@ def predicted(out: Path, found: "Prediction", table: "pd.DataFrame") -> str:
 
 
 def extracted(found: "Extracted") -> str:
-    """How many rows, by which net, and what was left out."""
+    """How many rows were extracted, by which net, and how many items were left out."""
     from spaceform.run.progress import duration
 
     broken = len(found.about.broken)
@@ -46,7 +46,7 @@ def extracted(found: "Extracted") -> str:
 
 
 def cached(shards: "Shards") -> str:
-    """An entry of the cache of features."""
+    """The line for an entry of the cache of features."""
     about = shards.about
     rows = f"{about.rows:,} rows" if about.rows is not None else "unfinished"
     return f"{about.plan[:12]}  {about.name:20} {about.net:24} {rows:>12} {shards.size / 2**20:8.1f} MiB"

@@ -81,7 +81,7 @@ def features(
 
 @final
 class PaceLine:
-    """A listener of an extraction: a live bar in a terminal, else a plain line now and then."""
+    """A listener of an extraction: a live bar in a terminal, otherwise a plain line now and then."""
 
     def __init__(self) -> None:
         import sys

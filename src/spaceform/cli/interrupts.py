@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM, at any moment, end a command in one sentence.
 
-The first signal raises `KeyboardInterrupt`, so that processes are stopped and files are closed on the way
-out. Where an exception would be swallowed or changed (inside an import or a finaliser), and at the second
-signal, the command leaves at once instead. That is safe: what is on disk is whole at every moment.
+The first signal raises `KeyboardInterrupt`, so that processes are stopped and files are closed. If an
+exception would be lost or changed (inside an import or a finaliser), and at the second signal, the command
+ends at once instead. That is safe: files on the disk are whole at every moment.
 """
 
 import os
@@ -28,7 +28,7 @@ def received() -> bool:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Inside, an interrupt ends the program in one sentence, with exit code 130 (143 for SIGTERM)."""
+    """In this context an interrupt ends the program with one sentence and exit code 130 (143 for SIGTERM)."""
     _process[:] = [os.getpid()]
     signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
     for one in signals:
@@ -58,7 +58,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     if not first or _importing(frame):
         _leave()
-    if "logging" in sys.modules:  # libraries log what they meet on the way out
+    if "logging" in sys.modules:  # libraries log errors while they end
         sys.modules["logging"].disable()
     if hasattr(signal, "alarm"):
         signal.signal(signal.SIGALRM, _leave)
@@ -67,7 +67,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is under way: the start of a compiled module may make a crash of an exception."""
+    """Whether an import is under way: an exception while a compiled module starts may become a crash."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -76,7 +76,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _unraisable(args: Any) -> None:
-    """An exception in a finaliser goes no further: the interrupt would be lost."""
+    """Called for an exception in a finaliser, which Python would drop: an interrupt would be lost."""
     if _received:
         _leave()
     sys.__unraisablehook__(args)
@@ -91,7 +91,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _stop_children() -> None:
-    # while it is being imported, multiprocessing has no function yet, and no children either
+    # while multiprocessing is being imported, it may lack this function, but then it has no children
     for child in getattr(sys.modules.get("multiprocessing"), "active_children", tuple)():
         child.kill()
 

@@ -50,7 +50,9 @@ Coverage = Annotated[
 ]
 Unknown = Annotated[
     float | None,
-    typer.Option(help="Mark items of no known class; about this share of known items is marked too."),
+    typer.Option(
+        help="Mark items of no known class; about this share of items of known classes is marked, too."
+    ),
 ]
 
 
@@ -184,13 +186,17 @@ def match(
     a: Annotated[Path, typer.Argument(metavar="A", help="Images or arrays, as for predict.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The items to compare A with.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .csv file.")],
-    every: Annotated[bool, typer.Option("--all", help="Compare each of A with each of B.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Compare each item of A with each of B.")] = False,
     at_least: Annotated[float, typer.Option(help="Write pairs of at least this probability.")] = 0.0,
     false_accept: Annotated[
         float | None,
-        typer.Option(help="Mark pairs to accept; of pairs of two classes at most this share is accepted."),
+        typer.Option(
+            help="Mark pairs to accept: of the pairs of two classes, at most this share is accepted."
+        ),
     ] = None,
-    prior: Annotated[float, typer.Option(help="The share of pairs of one class among those to come.")] = 0.5,
+    prior: Annotated[
+        float, typer.Option(help="The share of pairs of one class among the pairs to come.")
+    ] = 0.5,
 ) -> None:
     """Say how probable it is that items share a class: row by row, or each with each.
 
@@ -225,9 +231,9 @@ def export(
 ) -> None:
     """Write net, head and calibrator as one graph: probabilities, confidence and embedding.
 
-    With --coverage the graph has an output `set` too, and with --unknown an output `unknown`.
+    With --coverage the graph also has an output `set`, and with --unknown an output `unknown`.
 
-    What was written is read back and compared with the run before the command ends.
+    At the end the file is read back and compared with the run.
 
     Example: spaceform export runs/vmf-1 model.onnx
     """
@@ -244,7 +250,7 @@ def export(
 def _predicted(
     run: "Run", sources: list[Path], out: Path, plan: "PredictionPlan", on: "Ray | None"
 ) -> "Iterator[Prediction]":
-    """What the run says; parts that a cluster made are kept beside the output until it is written."""
+    """The prediction of a run. Parts that a cluster made are kept beside the output until it is written."""
     from spaceform.run.predict import predict as classify
 
     if on is None:

@@ -57,7 +57,9 @@ Purpose = Annotated[
         "--task", help="Known classes, or neighbours among classes held out; default: the data set's own."
     ),
 ]
-Imbalance = Annotated[float, typer.Option(help="Largest over smallest training class.", min=1)]
+Imbalance = Annotated[
+    float, typer.Option(help="Size of the largest training class over the smallest.", min=1)
+]
 Noise = Annotated[
     float, typer.Option("--label-noise", help="Share of wrong training labels.", min=0, max=0.99)
 ]
@@ -83,7 +85,9 @@ def compare(
     heads: Heads = "default",
     seeds: Annotated[
         str | None,
-        typer.Option(help="Runs of each head: a number, or auto: three, then more where they are needed."),
+        typer.Option(
+            help="Runs of each head: a number, or auto (three, then more for heads that need them)."
+        ),
     ] = None,
     budget: Annotated[Length | None, typer.Option(help="How long to train; default: quick.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder; default: spaceform-DATA.")] = None,
@@ -100,14 +104,15 @@ def compare(
     finetune: Finetune = False,
     recipes: Annotated[
         list[Path] | None,
-        typer.Option(help="Recipe files, or folders of them, one for each head; --set changes them all."),
+        typer.Option(help="Recipe files, or folders of them, one for each head; --set changes all of them."),
     ] = None,
     search: Annotated[
         int | None,
         typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Give the best answer that is possible in this many minutes.", min=0)
+        float | None,
+        typer.Option(help="End after about this many minutes with the best answer so far.", min=0),
     ] = None,
     settings: RecipeSettings = None,
     processes: Count = None,
@@ -180,7 +185,7 @@ def reproduce(
     from spaceform.verbs.compare import paper_data
 
     place, changes, failed = _place(on, processes, address, cpus, gpus), _changes(settings), 0
-    chosen = paper_data(names)  # all data are looked at before the first run starts
+    chosen = paper_data(names)  # check all data before the first run starts
     for name in chosen:
         study = spaceform.reproduce(
             name,
@@ -203,10 +208,12 @@ def reproduce(
 
 def search(
     data: DataArgument,
-    head: Annotated[str, typer.Option("--head", help="Comma-separated names; each gets as many trials.")],
+    head: Annotated[
+        str, typer.Option("--head", help="Comma-separated names; all get the same number of trials.")
+    ],
     trials: Annotated[int, typer.Option(help="Trials for each head.", min=1)] = 50,
     sampler: Annotated[
-        Sampler, typer.Option(help="tpe learns from earlier trials; grid is the paper's way.")
+        Sampler, typer.Option(help="tpe learns from earlier trials; grid is what the paper did.")
     ] = "tpe",
     storage: Annotated[
         str | None, typer.Option(help="Any storage URL of Optuna, for many machines; default: SQLite.")
@@ -335,7 +342,7 @@ def _board(statuses: "Sequence[RunStatus]") -> "Board":
 
 
 def _show(study: "Study") -> int:
-    """The tables, the advice, where they are, and why runs failed; returns how many did."""
+    """Print the tables, the advice, where the results are, and why runs failed; returns how many failed."""
     from spaceform.cli.terminal import failure_sentence, print_results
 
     typer.echo("")
@@ -350,7 +357,7 @@ def _show(study: "Study") -> int:
 
 
 def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
-    """The report; exits 1 where runs failed."""
+    """Write the report; exits with 1 if runs failed."""
     from spaceform.report import write_report
 
     written = write_report(folders, out / "report")
@@ -360,12 +367,12 @@ def _close(folders: Sequence[Path], out: Path, failed: int) -> None:
 
 
 def _tell_unread(written: "Written") -> bool:
-    """Whether files could not be read, which is said."""
+    """Print which files could not be read; returns whether there are any."""
     if written.unread:
         print(f"error: files cannot be read: {'; '.join(written.unread)}", file=sys.stderr, flush=True)
     return bool(written.unread)
 
 
 def _tell(text: str) -> None:
-    """Progress: nothing under --quiet."""
+    """Print progress; nothing under --quiet."""
     print(text, file=verbosity.progress_file() or sys.stderr, flush=True)

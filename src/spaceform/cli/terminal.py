@@ -1,4 +1,4 @@
-"""Studies as they are seen in a terminal: a live table of runs, then what came out."""
+"""Studies in a terminal: a live table of runs, then the results."""
 
 import sys
 import time
@@ -47,7 +47,7 @@ class _Line:
 
 @final
 class Board:
-    """A watcher of studies: a live table where `file` is a terminal, else a plain line for what matters."""
+    """A watcher of studies: a live table if `file` is a terminal, otherwise plain lines for what matters."""
 
     def __init__(
         self, statuses: Iterable[RunStatus], file: TextIO | None = None, *, every: float = 30.0
@@ -132,7 +132,7 @@ class Board:
 
 
 def _shortened(lines: Sequence[_Line], most: int = 30) -> list[_Line]:
-    """Where there are too many for a screen: those that run or failed, and the last finished ones."""
+    """If there are too many runs for a screen: those that run or failed, and the last finished ones."""
     if len(lines) <= most:
         return list(lines)
     rank = {"running": 0, "failed": 1, "stopped": 1, "finished": 2, "waiting": 3}
@@ -176,7 +176,7 @@ def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
 
 
 def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
-    """One line for each run: how far a study is."""
+    """Print how far a study is, one line for each run."""
     lines = [_line(status, at_work) for status in statuses]
     states = [line.state for line in lines]
     counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOUR if state in states)
@@ -189,7 +189,7 @@ def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
 
 
 def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: Path) -> str:
-    """How many runs failed, and why: the reason where it is one, else the most frequent."""
+    """How many runs failed, and why: the reason if there is one, otherwise the most frequent reason."""
     failed = sum(map(len, failures.values()))
     reason, names = max(failures.items(), key=lambda item: len(item[1]))
     why = (
@@ -199,7 +199,7 @@ def failure_sentence(failures: Mapping[str, Sequence[str]], runs: int, folder: P
 
 
 def print_results(results: summary.Results, said: Iterable[str]) -> None:
-    """The table, what is under it, and the sentences of the advice."""
+    """Print the table, its notes, and the sentences of the advice."""
     console = _console()
     if not results.measures:
         console.print("no run is finished yet: there is nothing to compare")
@@ -239,7 +239,7 @@ def print_results(results: summary.Results, said: Iterable[str]) -> None:
 
 
 def _title(measure: summary.Measure) -> list[str]:
-    """Words that a line break may part; the arrow best stays with the last."""
+    """The title of a column. Lines may break between its words, but not before the arrow."""
     *words, last = measure.title.split()
     return [*words, f"{last} {'↑' if measure.higher else '↓'}"]
 
@@ -247,7 +247,7 @@ def _title(measure: summary.Measure) -> list[str]:
 def _parts(
     columns: Sequence[summary.Measure], widths: dict[summary.Measure, int], room: int
 ) -> list[list[summary.Measure]]:
-    """Columns that stand side by side, in parts of about a size: no value is ever broken."""
+    """Columns in groups that fit side by side, of about the same width: no value is ever broken."""
     for count in range(1, len(columns)):
         size = ceil(len(columns) / count)
         parts = [list(columns[i : i + size]) for i in range(0, len(columns), size)]
@@ -266,7 +266,7 @@ def _cell(measure: summary.Measure, row: summary.Row | None, plain: bool) -> str
 
 
 def print_beside(pairs: Sequence[Pair], note: str) -> None:
-    """Paper and ours side by side, a table of the paper after the other."""
+    """Print the paper's numbers and ours side by side, one table of the paper after the other."""
     console = _console()
     for number, column in dict.fromkeys((p.printed.table, p.printed.column) for p in pairs):
         chosen = [p for p in pairs if (p.printed.table, p.printed.column) == (number, column)]
@@ -291,9 +291,11 @@ def print_beside(pairs: Sequence[Pair], note: str) -> None:
         "Differences are in standard errors of both together, √(paper² + ours²).",
     ]
     if any(p.printed.sem is None for p in pairs):
-        said.append("Table 1 prints no errors: that of its rounding stands in.")
+        said.append("Table 1 prints no errors: the error of its rounding is used instead.")
     if any(p.sem is None for p in pairs):
-        said.append("Ours with one seed has no error of its own; its difference is in the paper's alone.")
+        said.append(
+            "With one seed ours has no error; then the difference is in standard errors of the paper alone."
+        )
     if note:
         said.append(note)
     for sentence in said:
@@ -301,6 +303,6 @@ def print_beside(pairs: Sequence[Pair], note: str) -> None:
 
 
 def _console() -> Console:
-    """Standard output; wide enough not to wrap where it is no terminal."""
+    """Standard output; if it is not a terminal, wide enough not to break lines."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=200)

@@ -1,4 +1,4 @@
-"""How much the command line says: one level for the process, set once, before a command runs."""
+"""How much the command line prints: one level for the process, set once before a command runs."""
 
 import atexit
 import os
@@ -11,7 +11,7 @@ _LEVEL: list[Level] = ["normal"]
 
 
 def set_level(level: Level) -> None:
-    """Choose for everything that this process says from now on."""
+    """Set the level for everything that this process prints from now on."""
     _LEVEL[0] = level
 
 
@@ -21,12 +21,12 @@ def level() -> Level:
 
 
 def progress_file() -> TextIO | None:
-    """Where progress and notes go: None is standard error; under quiet, nowhere."""
+    """Where progress and notes go: None is standard error; under --quiet they go nowhere."""
     return _nowhere() if level() == "quiet" else None
 
 
 def seconds_between(usual: float) -> float:
-    """How often progress is told where there is no terminal; under verbose, ten times as often."""
+    """Seconds between lines of progress without a terminal; --verbose prints ten times as often."""
     return usual / 10 if level() == "verbose" else usual
 
 

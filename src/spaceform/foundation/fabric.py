@@ -1,7 +1,7 @@
-"""Imported before lightning_fabric, which imports the whole of torchmetrics to learn its version.
+"""Imported before lightning_fabric, which imports all of torchmetrics to read its version.
 
-Where torchmetrics is installed, that takes a second in each process that trains a net, and nothing here uses
-it. A stand-in tells the version during the import, and is taken away again.
+If torchmetrics is installed, that takes a second in each process that trains a net, and nothing here uses it.
+A stand-in has the version during the import, and is removed afterwards.
 """
 
 import importlib
@@ -13,7 +13,7 @@ _SLOW = "torchmetrics"
 
 
 def import_fabric() -> None:
-    """Import lightning_fabric without torchmetrics; does nothing where either is imported already."""
+    """Import lightning_fabric without torchmetrics; does nothing if one of the two is imported already."""
     if _SLOW in sys.modules or "lightning_fabric" in sys.modules:
         return
     stand_in = ModuleType(_SLOW)

@@ -1,4 +1,4 @@
-"""Imported first by every module that needs the extra `lab`: where it is missing, says so in one sentence."""
+"""Imported first by every module that needs the extra `lab`. If that is missing, the error says so."""
 
 from importlib.util import find_spec
 

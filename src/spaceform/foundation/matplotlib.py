@@ -1,7 +1,7 @@
-"""Imported before matplotlib: where its usual folders cannot be written, gives it one that can be.
+"""Imported before matplotlib. If its usual folders cannot be written, it gets a folder that can be.
 
 Matplotlib keeps a list of fonts and its settings in the user's home. Without a home it would make a folder
-for every process, and say so at length.
+for every process, with a long message.
 """
 
 import atexit
@@ -25,7 +25,7 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def _usual() -> list[Path]:
-    """Where matplotlib writes by itself: its settings, and its cache."""
+    """The folders that matplotlib writes to: its settings, and its cache."""
     if not sys.platform.startswith(("linux", "freebsd")):
         return [Path(os.path.expanduser("~/.matplotlib"))]
     pairs = (("XDG_CONFIG_HOME", "~/.config"), ("XDG_CACHE_HOME", "~/.cache"))
@@ -33,7 +33,7 @@ def _usual() -> list[Path]:
 
 
 def use_a_folder_that_can_be_written() -> None:
-    """Set `MPLCONFIGDIR` where it is not set and the usual folders cannot be written."""
+    """Set `MPLCONFIGDIR` if it is not set and the usual folders cannot be written."""
     if MATPLOTLIB_VARIABLE in os.environ or all(map(_can_be_written, _usual())):
         return
     import pooch

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 _INPUT = (ValueError, OSError, ImportError, KeyError)
-"""What the user can put right: arguments, files, missing packages."""
+"""Errors that the user can put right: arguments, files, missing packages."""
 _EXTRAS = {"ray": "cluster", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
 _EXTRAS |= {"sentence_transformers": "text"}
 _LAB = {
@@ -15,12 +15,12 @@ _LAB = {
 
 
 def exit_code(error: Exception) -> int:
-    """2 for what the user can put right, 1 for work that failed."""
+    """The exit code of an error: 2 if the user can put it right, 1 if the work failed."""
     return 2 if isinstance(error, _INPUT) else 1
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, in the words of whoever raised it."""
+    """What went wrong, in the words of the error."""
     if (
         isinstance(error, ModuleNotFoundError)
         and error.name is not None
@@ -36,13 +36,13 @@ def sentence(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says of an error, or the error's kind where it says nothing."""
+    """The first line of a library's error, or the error's class if it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def spelled(name: str) -> str:
-    r"""The name of a file, whose bytes that are no UTF-8 are spelled out, as in `caf\xe9.png`."""
+    r"""The name of a file; bytes that are not UTF-8 are spelled out, as in `caf\xe9.png`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -64,16 +64,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def capital(text: str) -> str:
-    """The first letter large, as a sentence begins; a first word with capitals of its own stays: vMF."""
+    """The text with a capital first letter; a first word that has capitals stays as it is: vMF."""
     first = text.split(maxsplit=1)[0] if text else ""
     return text if first != first.lower() else text[:1].upper() + text[1:]
 
 
-_LISTED = 12  # names that a sentence has room for
+_LISTED = 12  # the most names in a sentence
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a name that is not among the known ones; of many, the nearest are listed."""
+    """The sentence for a name that is not known; if there are many known names, it lists the nearest."""
     return f"unknown {what} {name!r}; {_choices(name, list(known))}"
 
 

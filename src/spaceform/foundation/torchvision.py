@@ -1,9 +1,9 @@
 """Import torchvision beside any build of torch.
 
-A torchvision wheel built for CUDA does not load its compiled operators beside a CPU build of torch, and its
-import then fails with ``operator torchvision::nms does not exist``. Only the transforms are used here, and
-they need none of those operators, so declaring the names that the import looks up is enough. Where
-torchvision imports by itself, nothing is declared.
+Beside a CPU build of torch, a torchvision wheel built for CUDA does not load its compiled operators, and its
+import fails with ``operator torchvision::nms does not exist``. Only the transforms are used here, and these
+need no such operator. So it is enough to declare the names that the import looks up. If torchvision can be
+imported as it is, nothing is declared.
 """
 
 import importlib
@@ -19,14 +19,14 @@ _kept: list[torch.library.Library] = []  # a Library that is collected takes its
 
 
 def ensure_torchvision() -> None:
-    """Make ``import torchvision`` (and timm, which imports it) work; does nothing where it already does."""
+    """Make ``import torchvision`` work (timm imports it, too); does nothing if it works already."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]  # the failed import leaves half of its modules behind
+            del sys.modules[name]  # the failed import has left some of its modules
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name, schema in _SCHEMAS.items():
             if not hasattr(torch.ops.torchvision, name):

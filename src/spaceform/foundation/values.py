@@ -1,4 +1,4 @@
-"""Frozen, validated values, and JSON that fits a schema. A mistake in one is told in one sentence."""
+"""Frozen, validated values, and JSON that fits a schema. Errors are one sentence."""
 
 import spaceform.foundation.lab  # noqa: F401 (names the extra where it is missing)
 
@@ -13,11 +13,11 @@ from spaceform.foundation.messages import no_option, unknown
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Width = Annotated[int, Field(gt=0, le=2**20)]
-"""Of a layer: a wider one is a mistake, and better told than left to the allocator."""
+"""The width of a layer. A wider layer is a mistake, and refused before it fills the memory."""
 
 
 class Value(BaseModel):
-    """A base: fields cannot be changed, unknown keys and numbers that are not finite are refused."""
+    """Base class: fields cannot be changed; unknown keys and numbers that are not finite are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -63,18 +63,18 @@ def parsed(text: str | bytes, schema: Any) -> Any:
 
 
 def options_of(kind: type[BaseModel]) -> list[str]:
-    """The keys of a tagged value, without its tag."""
+    """The keys of a tagged value, without `name`."""
     return [key for key in kind.model_fields if key != "name"]
 
 
 def said(error: Any) -> str:
-    """What is wrong with one value, to follow its key."""
+    """What is wrong with a value, as words that follow its key."""
     wrong = error["msg"].replace("Input should", "must", 1).removesuffix(".")
     return f"{wrong}, got {_short(error['input'])}"
 
 
 def _short(value: Any) -> str:
-    """A value as it is written, cut where it is long or deep."""
+    """A value as text, cut if it is long or deep."""
     writer = reprlib.Repr()
     writer.maxstring = writer.maxother = 60
     text = writer.repr(value)

@@ -19,7 +19,7 @@ CALIBRATORS_FILE = "calibrators.json"
 @final
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Every calibrator, fitted, and the name of the one that predictions use."""
+    """All calibrators, fitted, and the name of the one that predictions use."""
 
     chosen: str
     fitted: Mapping[str, Calibrator]
@@ -31,12 +31,14 @@ class Calibration:
         y: Int64[Tensor, " items"],
         confidence: Float[Tensor, " items"],
     ) -> "Calibration":
-        """Fit all of `CALIBRATORS`; predictions use `StructuredScaling`, which checks itself."""
+        """Fit all of `CALIBRATORS`. Predictions use `StructuredScaling`, which leaves out parts that do not
+        help.
+        """
         fitted = {name: kind().fit(logit_samples, y, confidence) for name, kind in CALIBRATORS.items()}
         return cls(StructuredScaling.name, fitted)
 
     def to_json(self) -> dict[str, Any]:
-        """The name of the chosen one, and the state of each."""
+        """The name of the chosen calibrator, and the state of each."""
         states = {
             name: {buffer: value.tolist() for buffer, value in calibrator.state_dict().items()}
             for name, calibrator in self.fitted.items()
@@ -45,7 +47,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, value: Any, num_classes: int | None) -> "Calibration":
-        """What `to_json` gave; a ValueError says what is wrong with anything else."""
+        """The inverse of `to_json`; a ValueError says what is wrong with any other value."""
         if not isinstance(value, dict) or set(value) != {"chosen", "calibrators"}:
             raise ValueError("it must be an object with the keys chosen and calibrators")
         chosen, states = value["chosen"], value["calibrators"]
@@ -55,7 +57,7 @@ class Calibration:
 
 
 def read_calibration(folder: Path, num_classes: int | None) -> Calibration:
-    """What a run's folder keeps, for so many classes; None where their number is not known."""
+    """The calibration in a run's folder. `num_classes` is checked, unless it is None."""
     path = folder / CALIBRATORS_FILE
     remedy = f"`spaceform evaluate {folder}` writes it again"
     value = files.read_json(path, remedy=remedy)
@@ -73,7 +75,9 @@ def _calibrator(name: str, state: Any, num_classes: int | None) -> Calibrator:
         raise ValueError(f"{name} must have {' and '.join(calibrator.shapes)}, and nothing else")
     calibrator.load_state_dict({buffer: _numbers(name, buffer, value) for buffer, value in state.items()})
     if num_classes is not None:
-        calibrator(torch.zeros(1, 1, num_classes), torch.ones(1))  # refuses another number of classes
+        calibrator(
+            torch.zeros(1, 1, num_classes), torch.ones(1)
+        )  # raises an error for another number of classes
     return calibrator.eval()
 
 

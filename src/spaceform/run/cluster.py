@@ -1,7 +1,7 @@
 """Work on a running Ray cluster: Ray Data hands out parts to actors that hold a net, and brings back results.
 
-A part is known by its number. What a lost host did not send back is handed out again; a result that comes
-twice is taken once. So no row is lost, and none is doubled.
+Each part has a number. Parts that a lost host did not send back are handed out again; if a result comes
+twice, it is taken once. So no row is lost or doubled.
 """
 
 import gc
@@ -25,13 +25,13 @@ from spaceform.foundation.messages import first_line
 from spaceform.run.recipe import RecipeError
 
 ROUNDS = 4
-"""How often parts that were lost are handed out again before it is an error."""
+"""How often lost parts are handed out before that is an error."""
 _READERS = ("StreamingExecutor", "iter_threaded")
-"""How the threads of Ray Data are called that ask the cluster for parts."""
+"""The names of the threads of Ray Data that ask the cluster for parts."""
 
 
 class ClusterError(ConnectionError):
-    """A cluster that cannot be used, or that lost its hosts again and again."""
+    """The cluster cannot be used, or lost its hosts again and again."""
 
 
 @runtime_checkable
@@ -52,11 +52,11 @@ class Cluster(Protocol):
 
 
 class ActorWork(ABC):
-    """A base: what an actor does. It travels to the hosts once, with the net in it."""
+    """Base class: the work of an actor. It travels to the hosts once, with the net in it."""
 
     @abstractmethod
     def settle(self, device: str, workers: int) -> None:
-        """Told once on a host: the device to work on, and how many threads decode."""
+        """Called once on a host, with the device to work on and the number of threads that decode."""
 
     @abstractmethod
     def __call__(self, task: Any) -> Any:
@@ -64,11 +64,11 @@ class ActorWork(ABC):
 
 
 def connect(cluster: Cluster) -> None:
-    """Join the cluster, if it is there and large enough for one actor."""
+    """Connect to the cluster, if it is there and has room for one actor."""
     host, _, port = _last_known(cluster.address).rpartition(":")
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, and say much
+        if "/" not in host and port.isdigit():  # Ray itself would try for minutes, with many messages
             socket.create_connection((host, int(port)), timeout=5.0).close()
         ray.init(
             address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, namespace="spaceform"
@@ -80,7 +80,9 @@ def connect(cluster: Cluster) -> None:
         ) from None
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets its own, which ends without a word
+            signal.signal(
+                signal.SIGTERM, on_sigterm
+            )  # Ray sets its own handler, which ends the process without a message
     if not _places(cluster):
         ray.shutdown()
         raise RecipeError(
@@ -90,7 +92,7 @@ def connect(cluster: Cluster) -> None:
 
 
 def _last_known(address: str) -> str:
-    """Where "auto" will look: Ray keeps the last address of this machine, also after the cluster has died."""
+    """The address that "auto" stands for: Ray keeps the last one, even after the cluster died."""
     if address != "auto":
         return address
     if "RAY_ADDRESS" in os.environ:
@@ -103,7 +105,7 @@ def _last_known(address: str) -> str:
 
 
 def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
-    """The result of every task with its number, each once, as they come in; errors of the work are raised."""
+    """The number and the result of every task, each once, as they arrive; errors of the work are raised."""
     if not tasks:
         return
     before = set(threading.enumerate())
@@ -134,24 +136,27 @@ def by_actors(cluster: Cluster, work: ActorWork, tasks: Mapping[int, Any]) -> It
 
 
 def _await_readers(before: Container[threading.Thread]) -> None:
-    """Wait for the threads of Ray Data: one that asks for a part after `ray.shutdown()` ends this process
-    without a word, and what was to be said is lost.
+    """Wait for the threads of Ray Data.
+
+    If one asks for a part after `ray.shutdown()`, this process ends without a message.
     """
-    gc.collect()  # its iterators end their threads when they go
+    gc.collect()  # Ray's iterators end their threads when they are collected
     for thread in threading.enumerate():
         if thread not in before and thread.name.startswith(_READERS):
             thread.join(timeout=30.0)
 
 
 def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
-    """Hand out all tasks once. A host that is lost takes its part with it: nothing is tried again here."""
+    """Hand out all tasks once. The part of a lost host is lost: nothing is tried again here."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars, context.max_errored_blocks = False, -1
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     rows = [{"number": number, "task": pickle.dumps(task)} for number, task in tasks.items()]
     actors = max(1, min(len(rows), _places(cluster)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the two last options have no names of their own yet
+        warnings.simplefilter(
+            "ignore"
+        )  # Ray warns of the last two options, since they are not arguments of its own
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
             fn_constructor_args=(held, max(1, int(cluster.cpus))),
@@ -179,7 +184,7 @@ def _round(cluster: Cluster, held: Any, tasks: Mapping[int, Any]) -> Iterator[tu
 
 
 def _places(cluster: Cluster) -> int:
-    """How many actors find room."""
+    """How many actors the cluster has room for."""
     wanted = {kind: much for kind, much in (("CPU", cluster.cpus), ("GPU", cluster.gpus)) if much}
     found = 0
     for node in ray.nodes():
@@ -200,7 +205,7 @@ class _Actor:
 
         warnings.simplefilter("ignore")
         torch.set_num_threads(cpus)
-        ensure_torchvision()  # before the net is unpacked, which may import it
+        ensure_torchvision()  # before the net is unpacked, which may import torchvision
         self._work: ActorWork = ray.get(held) if isinstance(held, ray.ObjectRef) else held
         self._work.settle("cuda" if torch.cuda.is_available() else "cpu", cpus)
 

@@ -1,4 +1,4 @@
-"""Versions, hardware, commit and command: what a value was made with."""
+"""Versions, hardware, commit and command: what results were made with."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def versions() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str | None:
-    """Not of a repository that only happens to hold the environment in which the package is installed."""
+    """The commit of this package's repository, not of one that merely contains the virtual environment."""
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
     asked = subprocess.run(
@@ -46,7 +46,7 @@ def _commit(root: Path) -> str | None:
 
 
 def _command(argv: Sequence[str]) -> str:
-    """What was typed, without the folders of this machine."""
+    """The command that was typed, without the folders of this machine."""
     script = Path(argv[0])
     if script.suffix != ".py" or script.name == "__main__.py":
         return " ".join(["spaceform", *argv[1:]])

@@ -1,9 +1,9 @@
 """A run as one graph for other programs: inputs in; probabilities, confidence and the embedding out.
 
-The graph holds the z-score of pixels, the net, the head and, where the run was evaluated, its calibrator: the
-very modules that predict in Python. Stochastic heads predict from fixed draws, so the same input gives the
-same output everywhere. The batch may be of any size. With a coverage the graph also gives the set of classes
-of each item, and with a share to refuse, whether an item is unknown.
+The graph holds the z-score of pixels, the net, the head and, if the run was evaluated, its calibrator. These
+are the same modules that predict in Python. Stochastic heads predict from fixed draws, so the same input
+gives the same output everywhere. The batch may have any size. With a coverage the graph also gives the set of
+classes of each item; with a share to refuse, it says whether an item is unknown.
 """
 
 import io
@@ -35,11 +35,11 @@ OUTPUTS = ("probabilities", "confidence", "embedding")
 
 @final
 class Graph(nn.Module):
-    """(probabilities, confidence, embedding) of a batch of inputs: what is exported, as a module.
+    """The module that is exported: a batch of inputs in, (probabilities, confidence, embedding) out.
 
-    `before` makes of inputs what the net takes: the z-score of pixels, the features of a pretrained net.
-    After these come the set of classes and "unknown", where their modules are given. Both look at what the
-    head says as trained, as their promises do.
+    `before` turns inputs into what the net takes: the z-score of pixels, or the features of a pretrained net.
+    After the three outputs come the set of classes and "unknown", if their modules are given. Both use the
+    head's probabilities as trained, as their promises do.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Graph(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what it gives."""
+        """The names of the outputs."""
         more = {"set": self.sets, "unknown": self.refusal}
         return *OUTPUTS, *(name for name, module in more.items() if module is not None)
 
@@ -88,10 +88,10 @@ def graph(
 ) -> Graph:
     """A copy of the run as one module in evaluation mode, on the CPU, in float32.
 
-    Images are float32 in 0..1, at the size the net takes: photos already resized and cropped. `calibrator` is
-    one of those that `evaluate` fitted, "auto" for the one it chose, or None for the probabilities as
-    trained. Another number of fixed `draws` of a stochastic head gives probabilities a little different from
-    those of `evaluate`. `coverage` and `unknown` are those of `predict`.
+    Images are float32 in 0..1, at the size that the net takes: photos must be resized and cropped before.
+    `calibrator` is one of those that `evaluate` fitted, "auto" for the one that it chose, or None for the
+    probabilities as trained. With another number of fixed `draws` a stochastic head gives probabilities a
+    little different from those of `evaluate`. `coverage` and `unknown` are those of `predict`.
     """
     chosen = run.predictor(calibrator).calibrator
     seen = run.how if run.frozen is None else run.frozen.sight
@@ -102,7 +102,7 @@ def graph(
         model.head.draws = draws
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
-            # A table may be a view of a larger one; a saved program wants tensors whole.
+            # A table may be a view of a larger one; a saved program needs whole tensors.
             setattr(module, name, buffer.clone(memory_format=torch.contiguous_format))
     narrow = None if chosen is None else deepcopy(chosen).cpu().float()
     sets = None if coverage is None else run.held_out.sets(coverage)
@@ -114,14 +114,14 @@ def graph(
 
 
 def input_shape(run: Run) -> tuple[int, ...]:
-    """The shape of one input of the graph: of a photo, where features of photos were trained on."""
+    """The shape of one input of the graph: that of a photo, if the run was trained on features of photos."""
     return run.input_shape if run.frozen is None else (3, run.frozen.sight.size, run.frozen.sight.size)
 
 
 def interface(
     run: Run, calibrator: str | None = "auto", *, coverage: float | None = None, unknown: float | None = None
 ) -> str:
-    """The inputs and outputs of the graph that `export` writes, and its calibrator, in one line."""
+    """One line that says what goes into the graph of `export` and what comes out, and its calibrator."""
     one = input_shape(run)
     scale = " of 0 to 1" if len(one) == 3 else ""
     more = {"set": coverage, "unknown": unknown}
@@ -132,11 +132,12 @@ def interface(
 
 
 def showing(run: Run) -> dict[str, Any] | None:
-    """How a photo becomes an input of the graph, in words of Pillow; None for what is no photo.
+    """How a photo becomes an input of the graph, in the terms of Pillow; None if inputs are not photos.
 
-    A JPEG may be decoded at a part of its size, never below `draft` pixels an edge. Then its shorter edge, or
-    height and width, become `resize` pixels, by the filter `resampling`, and `size` pixels an edge are cut
-    from the centre. With `square`, the middle square is cut out before the resize instead.
+    A JPEG may be decoded at a part of its size, but with at least `draft` pixels on each edge. Then the photo
+    is resized to `resize` pixels (its shorter edge, or height and width) by the filter `resampling`, and
+    `size` pixels on each edge are cut from the centre. With `square`, the middle square is cut out before the
+    photo is resized.
     """
     edge = run.recipe.data.thumbnail
     if edge is not None:
@@ -164,17 +165,17 @@ def export(
     coverage: float | None = None,
     unknown: float | None = None,
 ) -> Path:
-    """Write a run to `path`: ONNX where it ends in .onnx, a torch.export program where it ends in .pt2.
+    """Write a run to `path`: as ONNX if it ends in .onnx, as a torch.export program if it ends in .pt2.
 
-    Images go in as float32 of 0 to 1, channels first; the z-score is in the graph, and so is a pretrained net
-    whose features were trained on. The names of the classes go along, for photos how they are resized and
-    cropped (`showing`), for a table what each feature is, and for texts by which net they are read (its
-    features go in): as metadata `classes`, `preprocessing`, `columns` and `texts` (JSON) of the ONNX model,
-    as extra files `classes.json`, … of the program.
+    Inputs that are images are float32 of 0 to 1, channels first. The graph contains the z-score, and also the
+    pretrained net if the run was trained on its features. The file also has the names of the classes; for
+    photos how they are resized and cropped (`showing`); for a table what each feature is; and for texts the
+    net that reads them (the inputs are its features). These are the metadata `classes`, `preprocessing`,
+    `columns` and `texts` (JSON) of the ONNX model, or extra files `classes.json`, … of the program.
 
-    With a `coverage` the graph has an output `set` as well, true for the classes in an item's set, and with a
-    share `unknown` to refuse an output `unknown`; both promise what they promise in `predict`. What was
-    written is read back and compared on a batch before it is done.
+    With a `coverage` the graph also has an output `set`, which is true for the classes in an item's set. With
+    a share `unknown` to refuse, it has an output `unknown`. Both promise the same as in `predict`. At the end
+    the file is read back and compared with the model on a batch.
     """
     run = run if isinstance(run, Run) else Run.load(run)
     path = Path(path)
@@ -192,7 +193,7 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch copies its own deprecated classes
-        # Of weights in channels-last memory; what was written is read back and compared below.
+        # A warning about weights in channels-last memory; the file is read back and compared below.
         warnings.filterwarnings("ignore", message="No complete tensor found in the group")
         program = _traced(module, example)
         if path.suffix == ".pt2":
@@ -204,7 +205,7 @@ def export(
             found = _write_onnx(program, path, example, told, module.outputs)
     with torch.inference_mode():
         for name, ours, theirs in zip(module.outputs, module(example), found, strict=True):
-            # The mean: a curve of isotonic regression may jump where rounding moves a probability across.
+            # The mean, since a curve of isotonic regression may jump where rounding changes a probability.
             own = ours.double().numpy()
             off = float(np.abs(own - theirs).mean() / (1 + np.abs(own).mean()))
             if not off < 1e-4:
@@ -239,7 +240,7 @@ def _write_onnx(
     from onnxscript import opset18 as op
 
     def signbit(x: Any) -> Any:
-        """Part of copysign, which ONNX lacks; −0 counts as positive: nothing depends on its sign."""
+        """A part of copysign, which ONNX does not have. −0 counts as positive: nothing depends on it."""
         zero: Any = op.Constant(value_float=0.0)
         return op.Less(x, op.CastLike(zero, x))
 

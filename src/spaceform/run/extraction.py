@@ -1,7 +1,6 @@
-"""Features of photos or texts by a frozen net, shard by shard; what a killed process left is gone on with.
+"""Features of photos or texts by a frozen net, shard by shard. After a kill, extraction goes on.
 
-A batch is always made of the same items, so that the same bytes stand in the shards however often the work
-was stopped.
+A batch always has the same items, so the shards have the same bytes however often the work was stopped.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ from spaceform.run.progress import Pace, PaceListener
 
 BATCH = 32
 SHARD = 2048
-"""Rows of a shard, about: it holds whole batches. What a killed process loses is less than one."""
+"""About how many rows a shard has: it holds whole batches. A killed process loses less than one shard."""
 
 
 class BrokenItem(data.DataError):
@@ -46,17 +45,17 @@ class BrokenItem(data.DataError):
 Batches: TypeAlias = list[Sequence[int]]
 """The rows of a shard, batch by batch."""
 ExtractedBatch: TypeAlias = "tuple[Float32[np.ndarray, 'good features'], list[str | None]]"
-"""The features of the good rows of a batch, and of every row what is wrong with it, or None."""
+"""The features of the good rows of a batch; and for every row what is wrong with it, or None."""
 
 
 Elsewhere: TypeAlias = Callable[
     ["FeatureSource", dict[int, Batches]], Iterator[tuple[int, list[ExtractedBatch]]]
 ]
-"""Who encodes shards in place of this process: gives them by number, in any order."""
+"""Encodes shards in place of this process: yields them with their numbers, in any order."""
 
 
 class FeatureSource(ABC):
-    """A base: rows in a fixed order that features are extracted from, and a net for them."""
+    """Base class: rows in a fixed order, and the net that extracts their features."""
 
     origin: str
     """Where the weights of the net come from, in words."""
@@ -64,25 +63,25 @@ class FeatureSource(ABC):
     @property
     @abstractmethod
     def columns(self) -> Mapping[str, NDArray[Any]]:
-        """What stands beside each row: `y`, `file`, `split`, `view`, `groups`."""
+        """The columns beside the features: `y`, `file`, `split`, `view`, `groups`."""
 
     @property
     @abstractmethod
     def about(self) -> About:
-        """What the shards will say of themselves, but for plan and number; the net is loaded for it."""
+        """The description that the shards will hold, without plan and number; this loads the net."""
 
     @property
     @abstractmethod
     def facts(self) -> list[Any]:
-        """All that the features depend on; the net is not loaded for it."""
+        """Everything that the features depend on; this does not load the net."""
 
     @abstractmethod
     def load(self) -> None:
-        """Load the net now; raises `NoWeights` where it cannot be had."""
+        """Load the net now; raises `NoWeights` if its weights cannot be found."""
 
     @abstractmethod
     def settle(self, device: str, workers: int) -> None:
-        """Work on this device from now on, with so many threads that decode."""
+        """Work on this device from now on, with `workers` threads that decode."""
 
     @abstractmethod
     def encoded(self, batches: Sequence[Sequence[int]]) -> Iterator[ExtractedBatch]:
@@ -93,7 +92,7 @@ class FeatureSource(ABC):
 class PhotoSource(FeatureSource):
     """Photos, or small images in memory, and a frozen net.
 
-    With `views`, so many augmented views of each training item follow as further rows.
+    Further rows are `views` augmented views of each training item.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class PhotoSource(FeatureSource):
 
     @property
     def facts(self) -> list[Any]:
-        """Of files: names, sizes and times, so that a photo that was replaced counts as another."""
+        """Of files it takes names, sizes and times, so a photo that was replaced counts as another photo."""
         photos = self.dataset.inputs
         times = [os.stat(path).st_mtime_ns for path in photos] if isinstance(photos, tuple) else []
         return ["photos", self._digest, self._views, self.dataset.content, times]
@@ -198,7 +197,7 @@ class PhotoSource(FeatureSource):
             photo = _picture(photos[item]) if isinstance(photos, Tensor) else photos[item]
             return self._how.view(photo, item * 2**16 + view) if view else self._how.pixels(photo)
         except data.DataError as error:
-            return error  # told where it is known whether broken photos are left out
+            return error  # the caller knows whether broken photos are left out
 
 
 @final
@@ -264,7 +263,7 @@ def extract(
 ) -> Shards:
     """Write the features of all rows into a folder of shards, or go on where an earlier process stopped.
 
-    `elsewhere` encodes them where it is given; this process writes them down.
+    If `elsewhere` is given, it encodes the shards; this process writes them.
     """
     if batch < 1:
         raise ValueError(f"--batch must be at least 1, got {batch}")
@@ -290,20 +289,20 @@ def extract(
 
 
 def plan_of(source: FeatureSource, *, batch: int = BATCH, skip_broken: bool = False) -> str:
-    """A digest of all that the rows of the shards depend on."""
+    """A digest of everything that the rows of the shards depend on."""
     facts = [*source.facts, len(source.columns["file"]), _edge(batch), batch, skip_broken]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 def _edge(batch: int) -> int:
-    """Rows of a shard."""
+    """How many rows a shard has."""
     return batch * max(1, SHARD // batch)
 
 
 def _here(
     source: FeatureSource, shards: dict[int, Batches]
 ) -> Iterator[tuple[int, Iterable[ExtractedBatch]]]:
-    """In this process, one after the other; photos of the next shard are decoded ahead."""
+    """Encode the shards in this process, one after the other, while photos of the next shard are decoded."""
     outcomes = source.encoded([batch for batches in shards.values() for batch in batches])
     for number, batches in shards.items():
         yield number, islice(outcomes, len(batches))
@@ -359,9 +358,10 @@ def _device(name: str) -> torch.device:
 def photos_of(sight: Sight) -> data.Photos:
     """The preprocessing that a net asks for; views are crops of at least a third of the photo.
 
-    A JPEG with edges of four times the resize or more is decoded at a part of its size, never below
-    twice the resize. That takes a third of the time on photos of 6 megapixels, and moves the features of
-    EfficientNet-Lite0 by 2 % of their norm; two photos are 120 % apart. Smaller photos are decoded in full.
+    A JPEG whose edges have at least four times the pixels after the resize is decoded at a part of its size,
+    but with at least twice these pixels. That takes a third of the time on photos of 6 megapixels. It changes
+    the features of EfficientNet-Lite0 by 2 % of their norm, while two photos differ by 120 %. Smaller photos
+    are decoded in full.
     """
     return data.Photos(
         sight.resize,
@@ -375,7 +375,7 @@ def photos_of(sight: Sight) -> data.Photos:
 
 
 def names_of(dataset: data.Dataset) -> list[str]:
-    """Files from the data's folder; the numbers of images that are held in memory."""
+    """The names of items: paths inside the data's folder, or numbers for images that are held in memory."""
     photos = dataset.inputs
     if not isinstance(photos, tuple):
         return [str(i) for i in range(len(photos))]

@@ -2,7 +2,7 @@
 
 
 class TrainingError(RuntimeError):
-    """Training that cannot go on; the message says where and what to try."""
+    """Training cannot go on; the message says where it stopped and what to try."""
 
 
 class Diverged(TrainingError):

@@ -1,9 +1,9 @@
-"""Runs on features: the engine trains them, in seconds, in place of the loop of episodes.
+"""Runs on features: the engine trains them in seconds, in place of the loop of episodes.
 
-A run is rehearsed with the validation part held out (three folds take turns where that part is small), which
-finds the number of epochs. Then it goes on with training and validation rows together; after folds it is
-trained anew on all of them. The models of the rehearsal stay beside it: what they say of rows that they did
-not see is what calibrators are fitted on.
+A run is first rehearsed with the validation part held out, which finds the number of epochs (if that part is
+small, three folds take turns in being held out). Then the model goes on with training and validation rows
+together; after folds a new model is trained on all rows. The models of the rehearsal are kept in the run's
+folder: calibrators are fitted to what these say of rows that they did not see.
 """
 
 import json
@@ -57,19 +57,19 @@ __all__ = [
 
 REHEARSAL = "rehearsal.safetensors"
 WATCHED = 20_000
-"""Most validation rows that are held out from a rehearsal, where features stay on the disk."""
+"""The most validation rows that are held out from a rehearsal, if features stay on the disk."""
 _SEARCHED, _FEWEST_SEARCHED = 1 / 32, 2_000
-"""Share of the memory that the training rows of a search take there, and the fewest rows whatever it is: a
-fit has three copies of them, and there are several at a time.
+"""If features stay on the disk: the share of the memory that the training rows of a search take (a fit has
+three copies of them, and several fits run at a time), and the fewest rows, however small the memory is.
 """
 
 
 @final
 class FeatureRun:
-    """What the engine made of a recipe."""
+    """A recipe that the engine has trained."""
 
     def __init__(self, recipe: Recipe, parts: Material) -> None:
-        """Rehearse, then train on everything."""
+        """Rehearse, then train on all rows."""
         began = time.monotonic()
         head, classes = recipe.head.name, len(parts.classes)
         candidate, seed = candidate_of(recipe), recipe.seed
@@ -80,7 +80,7 @@ class FeatureRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One record for each look at the held-out rows."""
+        """One record for each time that the held-out loss was measured."""
         share = self.seconds / len(self.rehearsal.history)
         return [
             {
@@ -96,7 +96,7 @@ class FeatureRun:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What a run's `result.json` says of the training."""
+        """What `result.json` says about the training."""
         return {
             "epochs": self.rehearsal.best_epoch,
             "best_epoch": self.rehearsal.best_epoch - 1,
@@ -107,7 +107,7 @@ class FeatureRun:
         }
 
     def keep_rehearsal(self, folder: Path) -> None:
-        """Write the models that did not see the rows held out."""
+        """Write the models of the rehearsal, which did not see the held-out rows."""
         tensors = {
             f"{i}.{name}": value
             for i, model in enumerate(self.rehearsal.models)
@@ -122,13 +122,13 @@ def is_for_features(recipe: Recipe) -> bool:
 
 
 def require_features(recipe: Recipe, parts: Material) -> None:
-    """Refuse data that the engine does not take."""
+    """Raise an error for data that the engine does not take."""
     if parts.dataset.kind != "features" or parts.dataset.task != "classification":
         raise RecipeError(
             f"net 'features' is for the classification of features, and {recipe.data.name!r} is "
             f"{parts.dataset.task} of {parts.dataset.kind}; try net.name=projection"
         )
-    recipe.net.build(parts.input_shape)  # its own sentence where options do not go together
+    recipe.net.build(parts.input_shape)  # if options do not go together, the net says so
 
 
 def candidate_of(recipe: Recipe) -> Candidate:
@@ -154,7 +154,7 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
     dim, projected = candidate.embedding(features, classes)
     net = {"name": "features", "dim": dim, "hidden": candidate.hidden}
     net |= {"pieces": candidate.pieces, "dropout": candidate.dropout, "projected": projected}
-    if candidate.hidden:  # else there is one member, without gates
+    if candidate.hidden:  # otherwise there is one member, without gates
         net |= {"members": candidate.members, "gates": candidate.gates}
     optim = {"name": "cosine_adamw", "lr": candidate.lr, "weight_decay": candidate.weight_decay}
     optim |= {"batch_size": candidate.batch_size, "epochs": candidate.epochs}
@@ -165,14 +165,14 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
 def candidates_with(
     recipe: Recipe, candidates: Iterable[Candidate], settings: Mapping[str, Any], features: int, classes: int
 ) -> list[Candidate]:
-    """The candidates with these settings, as {"net.dim": 32}: those that can have them, equal ones once.
+    """The candidates that can have these settings, such as {"net.dim": 32}, with them; equal ones once.
 
-    A net without hidden layers has one member and no gates, one with them is projected: a setting that asks
-    for the other kind leaves out candidates of this one.
+    A net without hidden layers has one member and no gates; a net with hidden layers is projected. A setting
+    that needs one kind of net leaves out the candidates of the other kind.
     """
     if not settings:
         return list(candidates)
-    if "net.dim" in settings:  # a number of coordinates asks for them
+    if "net.dim" in settings:  # a number of coordinates needs a projection
         settings = {"net.projected": True, **settings}
     found: list[Candidate] = []
     for one in candidates:
@@ -188,7 +188,7 @@ def candidates_with(
 
 
 def rows_of(parts: Material) -> tuple[Rows, Rows]:
-    """The rows that train and those that validate; of classes that do not train, none."""
+    """The training rows and the validation rows, without classes that have no training row."""
     everything = _all_rows(parts)
 
     def rows(index: Int64[Tensor, " part"]) -> Rows:
@@ -198,7 +198,7 @@ def rows_of(parts: Material) -> tuple[Rows, Rows]:
 
 
 def affordable(parts: Material) -> int | None:
-    """How many training rows a search takes into memory where they stay on the disk; None: all of them."""
+    """How many training rows a search takes into memory if features stay on the disk; None if all."""
     train = len(parts.split.train)
     if not isinstance(parts.dataset.inputs, StoredRows):
         return None
@@ -209,7 +209,7 @@ def affordable(parts: Material) -> int | None:
 def engine_parts(parts: Material, most: int | None = None) -> list[TrainingSplit]:
     """Rows to train on and rows held out: one split, or folds that take turns.
 
-    `most` leaves so many random rows to train on, and takes them into memory.
+    With `most`, at most this many random rows remain to train on, in memory.
     """
     return [
         TrainingSplit.of(train if most is None else train.some(most).in_memory, held)
@@ -224,7 +224,7 @@ def _all_rows(parts: Material) -> Rows:
 
 
 def _parted(parts: Material) -> list[tuple[Rows, Rows]]:
-    """Rows to train on and rows held out, as they came in."""
+    """Rows to train on and rows held out, not yet standardised."""
     train, val = rows_of(parts)
     views, groups = parts.dataset.views, parts.dataset.groups
     if len(val) >= SMALLEST_HELD_OUT:
@@ -237,7 +237,7 @@ def _parted(parts: Material) -> list[tuple[Rows, Rows]]:
 def _folds_with_views(
     parts: Material, views: Int64[Tensor, " items"], groups: Int64[Tensor, " items"]
 ) -> list[tuple[Rows, Rows]]:
-    """Folds of the items themselves; views of an item train where it trains, and are never held out."""
+    """Folds of the items. The views of an item train where the item trains, and are never held out."""
     everything, targets = _all_rows(parts), parts.targets
     index = torch.cat([parts.split.train, parts.split.val])
     index = index[targets[index] >= 0]
@@ -253,7 +253,7 @@ def _folds_with_views(
 
 
 class HeldOutRows(NamedTuple):
-    """What a model of the rehearsal says of the rows that it did not see."""
+    """What a model of the rehearsal says of its held-out rows."""
 
     logits: Float[Tensor, "draws n classes"]
     y: Int64[Tensor, " n"]
@@ -261,11 +261,11 @@ class HeldOutRows(NamedTuple):
     known: Float[Tensor, " n"]
     """How known each row is, by `judge`."""
     judge: Combined
-    """Its own score of known rows."""
+    """The model's own score of how known a row is."""
 
 
 def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutRows]:
-    """What each model of the rehearsal says of the rows held out from it."""
+    """What each model of the rehearsal says of its held-out rows."""
     pairs = _parted(parts)
     for model, (train, held) in zip(_rehearsed(folder, recipe, parts, len(pairs)), pairs, strict=True):
         model.eval()
@@ -279,7 +279,7 @@ def held_out(folder: Path, recipe: Recipe, parts: Material) -> Iterator[HeldOutR
 
 
 def _rehearsed(folder: Path, recipe: Recipe, parts: Material, count: int) -> list[Model]:
-    """The models that `keep_rehearsal` wrote, where they are as many."""
+    """The models that `keep_rehearsal` wrote; an error if their number is not `count`."""
     path = folder / REHEARSAL
     models = [build_model(recipe, len(parts.classes), parts.input_shape) for _ in range(count)]
     try:
@@ -296,6 +296,6 @@ def _rehearsed(folder: Path, recipe: Recipe, parts: Material, count: int) -> lis
 
 
 def judge_of(model: Model, judges: Sequence[Combined], parts: Material) -> Combined:
-    """The score of known rows for the model of all rows, with the weights of those of the rehearsal."""
+    """The judge of the model of all rows, with the weights of the rehearsal's `judges`."""
     rows = joined(*rows_of(parts))
     return judge_of_all(lambda x: model.embed(iter([x])), model.head, rows, judges).cpu()

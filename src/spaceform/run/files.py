@@ -1,8 +1,8 @@
 """Files that are either whole or not there: safetensors and JSON, never pickle.
 
-A checkpoint is one safetensors file. Its header carries a JSON value (`state`) and a SHA-256 over that value
-and every tensor, so that a torn, altered or foreign file is known before anything in it is used. JSON is read
-by a schema: what does not fit it is told in one sentence that names the file.
+A checkpoint is one safetensors file. Its header has a JSON value (`state`) and a SHA-256 over this value and
+every tensor, so a cut, altered or foreign file is recognised before anything in it is used. JSON is read by a
+schema: if it does not fit, the error is one sentence that names the file.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ CURRENT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 
 
 class CheckpointError(ValueError):
-    """A file that is torn, altered, or not one of ours."""
+    """A file is cut short, altered, or was not written by this program."""
 
 
 class _Header(TypedDict):
@@ -45,9 +45,9 @@ def read_json(path: Path, *, remedy: str = "") -> dict[str, Any]: ...
 @overload
 def read_json(path: Path, schema: type[Read], *, remedy: str = "") -> Read: ...
 def read_json(path: Path, schema: Any = dict[str, Any], *, remedy: str = "") -> Any:
-    """A JSON file that fits the schema, a type that pydantic knows; else a sentence that names the file.
+    """Read a JSON file by a schema (a type that pydantic knows); an error names the file.
 
-    `remedy` ends that sentence: what to do about it.
+    `remedy` ends the sentence of the error: what to do.
     """
     ending = f"; {remedy}" if remedy else ""
     try:
@@ -66,9 +66,10 @@ def read_lines(
     first: Any = None,
     remedy: str = "restore the file, or remove it",
 ) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one on each line; they fit the schema, and the first line fits `first`.
+    """The JSON objects of a file, one on each line. They fit the schema, and the first line fits `first`.
 
-    Of a file that another process may be writing (`growing`) what is whole is read; it may also not be there.
+    If another process may be writing the file (`growing`), only whole lines are read, and the file may be
+    missing.
     """
     if growing and not path.exists():
         return []
@@ -77,7 +78,9 @@ def read_lines(
         try:
             records.append(parsed(line, first if number == 1 and first is not None else schema))
         except ValueError as error:
-            if growing and number == len(lines) and not _is_json(line):  # not whole yet, or cut by a kill
+            if (
+                growing and number == len(lines) and not _is_json(line)
+            ):  # not yet written whole, or cut by a kill
                 break
             raise RecipeError(f"{path} cannot be read ({error}, in line {number}); {remedy}") from None
     return records
@@ -100,9 +103,9 @@ def sha256(path: Path) -> str:
 
 
 def write_bytes(path: Path, content: bytes | memoryview, *, keep: Path | None = None) -> None:
-    """Write all of it or nothing: a temporary file beside it, fsync, rename, fsync of the folder.
+    """Write the whole file or nothing: a temporary file beside it, fsync, rename, fsync of the folder.
 
-    What was there before is renamed to `keep`, where given.
+    The file that was there before is renamed to `keep`, if this is given.
     """
     try:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -128,17 +131,17 @@ def write_bytes(path: Path, content: bytes | memoryview, *, keep: Path | None = 
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file, whole or not there."""
+    """Write a JSON file, as a whole or not at all."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: Path | None = None
 ) -> str:
-    """Tensors and a JSON value in one file, whole or not there; their digest."""
+    """Write tensors and a JSON value as one file, as a whole or not at all; returns their digest."""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, allow_nan=False)
-    # one key, since the order of several is left to chance and equal states shall be equal files
+    # one key: the order of several keys is random, and equal states should give equal files
     digest = _digest(held, text)
     metadata = {RUN_FORMAT: json.dumps({"sha256": digest, "state": text})}
     write_bytes(path, safetensors.torch.save(held, metadata), keep=keep)
@@ -154,7 +157,7 @@ def read_tensors(
 def read_tensors(
     path: Path, schema: Any = dict[str, Any], digest: str | None = None
 ) -> tuple[dict[str, Tensor], Any]:
-    """What `write_tensors` wrote, with that digest; a CheckpointError where the file is not exactly that."""
+    """Read what `write_tensors` wrote; a CheckpointError if the file is another one or has another digest."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -179,7 +182,7 @@ def read_tensors(
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Make this the current checkpoint of a run and keep the one before; one of them is always whole."""
+    """Write the current checkpoint of a run and keep the one before; one of the two is always whole."""
     write_tensors(folder / CURRENT, tensors, state, keep=folder / PREVIOUS)
 
 
@@ -217,7 +220,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is durable once the folder is; some file systems cannot sync one, and need not."""
+    """Sync the folder, which makes a rename durable. Some file systems cannot do this, and do not need it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

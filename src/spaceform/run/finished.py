@@ -1,4 +1,4 @@
-"""A run is a folder.
+"""A finished run, read from its folder.
 
 `train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`; `evaluate` adds
 `metrics.json`, `calibrators.json`, `held_out.npz`, `pairs.safetensors` and `outputs.npz`. Checkpoints, and
@@ -46,15 +46,15 @@ class Run:
         self.path = path
         self.recipe = recipe
         self.result = result
-        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, its data's fingerprint;
-        `made_with`, the versions and the commit that ended it.
+        """`epochs`, `best_epoch`, `score` (of validation), `seconds`; `data`, the fingerprint of the data;
+        `made_with`, the versions and the commit.
         """
         self.classes: tuple[str, ...] = tuple(state["classes"])
         self.input_shape: tuple[int, ...] = tuple(state["input_shape"])
         self.columns: tuple[data.TableFeature, ...] = tuple(
             data.TableFeature(**one) for one in state["columns"]
         )
-        """The features, in order, where the file that it was trained on has a name for each."""
+        """The features in order, if the file that the run was trained on has names for them."""
         self.made_by = state["made_by"]
         """A digest of the weights of `frozen` or `reader`."""
         self.model = model.eval()
@@ -64,7 +64,7 @@ class Run:
     def load(
         cls, path: str | Path, *, net: nn.Module | None = None, device: str | torch.device = "cpu"
     ) -> "Run":
-        """Read a run; `net` where it was trained with a module of your own."""
+        """Read a run. `net` is needed if it was trained with a module of your own."""
         path = Path(path)
         if not path.is_dir():
             raise RecipeError(
@@ -83,7 +83,7 @@ class Run:
 
     @cached_property
     def frozen(self) -> FrozenNet | None:
-        """The pretrained net whose features of photos it was trained on; None where there is none."""
+        """The pretrained net whose features of photos the run was trained on, or None."""
         wanted = self.recipe.data
         if wanted.features is None or wanted.text is not None:
             return None
@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def reader(self) -> SentenceNet | None:
-        """The pretrained net whose features of texts it was trained on; None where there is none."""
+        """The pretrained net whose features of texts the run was trained on, or None."""
         wanted = self.recipe.data
         if wanted.text is None:
             return None
@@ -115,7 +115,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """What `evaluate` found."""
+        """What `evaluate` measured."""
         return stored.read_metrics(self.path)
 
     @cached_property
@@ -125,38 +125,38 @@ class Run:
 
     @cached_property
     def held_out(self) -> HeldOut:
-        """What it says of the validation items, for sets of classes and "unknown"; `evaluate` keeps it."""
+        """What the run says of the validation items, for sets of classes and "unknown"; from `evaluate`."""
         return HeldOut.read(self.path, len(self.classes), self.model.head.dim)
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Whether two embeddings share a class: `run.pairs.same(z1, z2)`; `evaluate` keeps it."""
+        """Whether two embeddings share a class: `run.pairs.same(z1, z2)`; the model comes from `evaluate`."""
         return read_pairs(self.path, self.model.head.geometry)
 
     @property
     def calibrators(self) -> Mapping[str, Calibrator]:
-        """Those that `evaluate` fitted on the validation split, by name; none for retrieval."""
+        """The calibrators that `evaluate` fitted on the validation split, by name; none for retrieval."""
         return {} if self._calibration is None else self._calibration.fitted
 
     @property
     def best_calibrator(self) -> str | None:
-        """The name of the one that predictions use; None without any."""
+        """The name of the calibrator that predictions use; None if there is no calibrator."""
         return None if self._calibration is None else self._calibration.chosen
 
     def refresh(self) -> None:
-        """Read what `evaluate` writes anew when it is next asked for."""
+        """Forget what was read of the files of `evaluate`, so that they are read again."""
         for name in ("metrics", "_calibration", "held_out", "pairs"):
             self.__dict__.pop(name, None)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     def predictor(self, calibrator: str | None = "auto") -> Predictor:
-        """The head with one of `calibrators`: "auto" is `best_calibrator`, None leaves it out.
+        """The head with one of `calibrators`: "auto" is `best_calibrator`, None takes no calibrator.
 
-        Without calibrators "auto" leaves it out too, with a warning.
+        If the run has no calibrators, "auto" takes none, with a warning.
         """
         if calibrator == "auto":
             calibrator = self.best_calibrator
@@ -186,7 +186,7 @@ class Run:
     def embed_and_reach(
         self, inputs: Inputs, *, batch_size: int = 512
     ) -> tuple[Float[Tensor, "items dim"], Float[Tensor, " items"] | None]:
-        """`embed`, and how far rows of features lie from the training rows, which "unknown" asks for."""
+        """`embed`, and how far rows of features lie from the training rows, which "unknown" needs."""
         return self.model.embed_and_reach(self._batches(inputs, batch_size))
 
     def predict_proba(
@@ -199,9 +199,9 @@ class Run:
     ) -> Float[Tensor, "items classes"]:
         """p(y | input) in the order of `classes`, by one of `calibrators`, or as trained with None.
 
-        "auto" is `best_calibrator`. The probabilities of an item depend on it alone, and are those of
-        `evaluate`, `spaceform predict` and exported graphs: stochastic heads predict from fixed draws. With a
-        `seed` they draw at random.
+        "auto" is `best_calibrator`. The probabilities of an item do not depend on the other items. They are
+        those of `evaluate`, `spaceform predict` and exported graphs: stochastic heads predict from fixed
+        draws. With a `seed` the draws are random.
         """
         predictor = self.predictor(calibrator)
         z = self.embed(inputs, batch_size=batch_size)
@@ -250,7 +250,7 @@ class Run:
             yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()
 
     def _remedy(self, shape: tuple[int, ...]) -> str:
-        """What to do with inputs of another shape, where it can be guessed."""
+        """What to do with inputs of this shape, if that can be guessed."""
         if shape == self.input_shape:
             return "; give a single item as x[None]"
         if len(self.input_shape) != 3:
@@ -262,7 +262,7 @@ class Run:
 
 
 def _pixels(x: Tensor) -> Tensor:
-    """Integers are pixels of 0 to 255, other numbers shares of white, 0 to 1."""
+    """Images as floats of 0 to 1. Integers are pixels of 0 to 255, other numbers are shares of white."""
     if x.dtype == torch.uint8 or len(x) == 0:
         return x
     most = 1.0 if x.is_floating_point() else 255

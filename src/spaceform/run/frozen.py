@@ -35,9 +35,10 @@ def frozen_features(
     *,
     listener: PaceListener | None = None,
 ) -> data.Dataset:
-    """The same items with features as inputs, from the cache where they were extracted before.
+    """The same items with features as inputs; features that were extracted before come from the cache.
 
-    What is neither photos nor texts stays as it is. The content of the data is that of the photos or texts.
+    Data that are neither photos nor texts stay as they are. The digest of the data is that of the photos or
+    texts.
     """
     if dataset.kind in ("features", "pixels"):
         return dataset
@@ -47,7 +48,7 @@ def frozen_features(
 def source_of(
     dataset: data.Dataset, net: str | None, weights: str | Path | None = None
 ) -> PhotoSource | TextSource:
-    """Photos, or texts, and the net that sees or reads them."""
+    """Photos or texts, with the net that sees or reads them."""
     if isinstance(dataset.inputs, Texts):
         return TextSource(dataset.inputs, net)
     return PhotoSource(dataset, net, weights)
@@ -67,7 +68,7 @@ def kept_features(
 
 
 def require_net(source: FeatureSource) -> None:
-    """Load the net where features are still to be extracted; raises `NoWeights` where that cannot be."""
+    """Load the net if features must still be extracted; raises `NoWeights` if its weights cannot be found."""
     plan = plan_of(source)
     if Shards.done(cache.place(plan), plan) is None:
         source.load()

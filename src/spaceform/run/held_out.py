@@ -1,12 +1,12 @@
-"""What a run says of items that it did not train on, kept for promises about new ones: sets, "unknown".
+"""What a run says of items that it did not train on. Promises about new items rest on it: sets, "unknown".
 
-The values are those of the model as trained. A calibrator is fitted to these very items, so what it says of
-them is better than what it says of new ones, and a promise made by it would be too bold.
+The values are those of the model as trained. A calibrator is fitted to the same items, so it is better on
+them than on new items, and a promise that used it would be too bold.
 
-A run on features trains on all of its rows in the end. Its held-out values are those of the models of its
+A run on features trains on all of its rows in the end. Its held-out values come from the models of its
 rehearsal, which saw fewer rows, so its promises are approximate. On noisy digits with 720 such rows and the
-cosine head, sets for 80, 90 and 95 % held the truth of 82, 91 and 95 % of new items. For "unknown", each of
-those models has a score of its own; the score of the run takes their weights and thresholds.
+cosine head, sets for 80, 90 and 95 % held the true class of 82, 91 and 95 % of new items. For "unknown", each
+of these models has its own score; the score of the run takes their weights and thresholds.
 """
 
 import io
@@ -38,25 +38,25 @@ _BROKEN_ARCHIVE = (zipfile.BadZipFile, zlib.error)
 @final
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Probabilities as trained and labels of held-out items, how known they are, and who says that."""
+    """Held-out items: probabilities as trained, labels, how known the items are, and who judges that."""
 
     probabilities: Float[Tensor, "items classes"]
     labels: Int64[Tensor, " items"]
     known: Float[Tensor, " items"]
-    """By a score that is higher for items of known classes."""
+    """A score that is higher for items of known classes."""
     judge: Combined
-    """This score, for the model of the run."""
+    """The same score for the model of the run."""
 
     def sets(self, coverage: float) -> LeastAmbiguousSets:
-        """Sets of classes that hold the true one with this probability, for items like these."""
+        """Sets that hold the true class with probability `coverage`, for items like these."""
         return LeastAmbiguousSets(coverage).fit(self.probabilities, self.labels)
 
     def refusal(self, share: float) -> Refusal:
-        """Refuses this share of items like these, by the score of `judge`."""
+        """A rule that refuses this share of items like these, by the score of `judge`."""
         return Refusal(checked_share(share, "--unknown")).fit(self.known)
 
     def write(self, folder: Path) -> None:
-        """Keep it with a run."""
+        """Write them into the folder of a run."""
         archive = io.BytesIO()
         arrays = {name: getattr(self, name).cpu().numpy() for name in _KEPT_ARRAYS}
         arrays |= {_JUDGE + name: value.cpu().numpy() for name, value in self.judge.state_dict().items()}
@@ -65,9 +65,7 @@ class HeldOut:
 
     @classmethod
     def read(cls, folder: Path, num_classes: int, dim: int | None = None) -> "HeldOut":
-        """What `write` kept, if it is of a run with so many classes and, where `dim` is given, of this
-        dimension.
-        """
+        """Read what `write` wrote. The number of classes is checked, and also `dim` if it is given."""
         path = folder / HELD_OUT_FILE
         if not path.exists():
             raise RecipeError(
@@ -91,7 +89,7 @@ class HeldOut:
 
 
 def _checked(p: Tensor, y: Tensor, known: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The arrays, where they are what they are called."""
+    """The arrays, after a check that they can be what their names say."""
     p = as_probs(p, "probabilities")
     if p.shape[1] != num_classes:
         raise ValueError(f"probabilities has {p.shape[1]} columns, and the run {num_classes} classes")
@@ -105,9 +103,9 @@ def _checked(p: Tensor, y: Tensor, known: Tensor, num_classes: int) -> tuple[Ten
 def as_trained(
     head: Head, z: Float[Tensor, "items dim"], judge: Combined, reach: Float[Tensor, " items"] | None = None
 ) -> tuple[Float[Tensor, "items classes"], Float[Tensor, " items"]]:
-    """Probabilities without a calibrator, and how known items are, of embeddings.
+    """The probabilities of embeddings without a calibrator, and how known these items are.
 
-    `reach` is that of their features, where the net takes features.
+    `reach` is that of their features, if the net takes features.
     """
     probabilities, known, start = [], [], 0
     for part in blocks_of_embeddings(head, z):

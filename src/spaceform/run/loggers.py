@@ -1,4 +1,4 @@
-"""Where training curves can go besides the run's own folder; packages are imported when asked for."""
+"""Loggers for training curves, beside the run's own folder. Their packages are imported when needed."""
 
 import spaceform.foundation.fabric  # noqa: F401 (before lightning_fabric is imported)
 
@@ -16,7 +16,7 @@ from spaceform.run.recipe import Recipe, RecipeError, flatten, unknown
 
 
 class _RunLogger(Logger, ABC):
-    """A logger that knows the run's folder, whose name it takes, and its recipe."""
+    """A logger that has the name of the run's folder, and knows its recipe."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self._folder, self._recipe = folder, recipe
@@ -33,7 +33,7 @@ class _RunLogger(Logger, ABC):
 
 @final
 class MLflowLogger(_RunLogger):
-    """A run of MLflow, at the tracking server that MLFLOW_TRACKING_URI names, else in a local folder."""
+    """A run of MLflow, at the tracking server that MLFLOW_TRACKING_URI names, or in a local folder."""
 
     @property
     @rank_zero_experiment

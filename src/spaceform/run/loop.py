@@ -56,7 +56,7 @@ def net_training(
     log: Sequence[str],
     listener: Listener | None,
 ) -> Callable[[], None]:
-    """What trains the recipe's net into the folder when called; a recipe that is wrong is refused at once."""
+    """A function that trains the recipe's net into the folder; a wrong recipe is refused before."""
     many = devices * nodes > 1
     if shard_classes:
         require_splittable(recipe, devices * nodes)
@@ -84,7 +84,7 @@ def net_training(
 
 
 def _fit_and_leave(fabric: Fabric, **what: Any) -> None:
-    """In a process that ends afterwards. Its threads must end first; otherwise they abort it now and then."""
+    """Train in a process that ends afterwards. Threads must end first: otherwise they may abort it."""
     _fit(fabric, **what)
     torch.distributed.destroy_process_group()
 
@@ -147,7 +147,9 @@ def _fit(
             for step in _steps(
                 fabric, ddp, optimizer, batches, losses, partial(_explained, model, recipe, epoch)
             ):
-                if losses.is_cpu or step == budget.episodes:  # elsewhere every look would wait for the device
+                if (
+                    losses.is_cpu or step == budget.episodes
+                ):  # on other devices every look at the loss would wait for them
                     _require_finite(losses, recipe, epoch)
                 if listener is not None and leads and clock.ticks():
                     listener(now.progress(recipe, epoch, step, losses, lr))
@@ -181,7 +183,7 @@ def _fit(
 def _placed_model(
     fabric: Fabric, recipe: Recipe, parts: Material, net: nn.Module | None, shard_classes: bool
 ) -> Model:
-    """As this process trains it, not yet on its device."""
+    """The model as this process trains it, not yet on its device."""
     model = build_model(recipe, len(parts.classes), parts.input_shape, net)
     if fabric.world_size > 1 and fabric.device.type == "cuda":
         model.net = nn.SyncBatchNorm.convert_sync_batchnorm(model.net)
@@ -200,7 +202,7 @@ def _steps(
     losses: Tensor,
     explained: Callable[[int], AbstractContextManager[None]],
 ) -> Iterator[int]:
-    """One step of the optimizer for each batch; yields how many are done. Losses are filled in."""
+    """One step of the optimizer for each batch; yields how many are done, and fills in the losses."""
     for step, (x, y, total) in enumerate(batches):
         optimizer.zero_grad()
         with explained(step):
@@ -226,9 +228,9 @@ def _finish(folder: Path, recipe: Recipe, parts: Material, now: TrainingState, o
 def _untrained_embeddings(
     model: Model, parts: Material, recipe: Recipe, device: torch.device, workers: int
 ) -> Tensor:
-    """One augmented look at the training data, 100,000 items at most, with batch norm in training mode.
+    """Embeddings of augmented training items, at most 100,000, with batch norm in training mode.
 
-    The net is afterwards as it was before.
+    Afterwards the net is as it was before.
     """
     before = copied(model.net)
     model.train()
@@ -249,7 +251,7 @@ def _untrained_embeddings(
 
 @contextmanager
 def _explained(model: Model, recipe: Recipe, epoch: int, step: int) -> Iterator[None]:
-    """A head refuses embeddings that are not finite; here that means that training went wrong."""
+    """A head refuses embeddings that are not finite. Here this error means that training went wrong."""
     try:
         yield
     except ValueError as error:

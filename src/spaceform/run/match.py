@@ -1,4 +1,4 @@
-"""Which items share a class: pairs, or all against all, written as they are found."""
+"""Which items share a class: row by row, or all against all. Pairs are written as they are found."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ _PAIRS_AT_ONCE = 1 << 20
 
 
 class MatchCounts(NamedTuple):
-    """What was compared, and what was written."""
+    """How many pairs were compared and written."""
 
     compared: int
     written: int
     accepted: int | None
-    """None where no rate of false accepts was given."""
+    """How many pairs are accepted; None if no rate of false accepts was given."""
 
 
 def match(
@@ -38,12 +38,12 @@ def match(
 ) -> MatchCounts:
     """Write a .csv with a line for each pair: the items, the log-likelihood ratio, the probability.
 
-    `a` and `b` are images, folders or arrays, as for `predict`. Row i of one is compared with row i of the
-    other, or with `every`, each with each; then only a block of pairs is in memory at a time. Pairs below the
-    probability `at_least` are not written.
+    `a` and `b` are images, folders or arrays, as for `predict`. Row i of `a` is compared with row i of `b`,
+    or with `every`, all rows of `a` with all rows of `b`; then one block of pairs is in memory at a time.
+    Pairs below the probability `at_least` are not written.
 
-    `prior` is the share of pairs of one class among those to come. With `false_accept` a column `accept` says
-    which ratios reach the threshold at which pairs of two classes are accepted at most at this rate.
+    `prior` is the share of pairs of one class among the pairs to come. With `false_accept` a column `accept`
+    says which ratios reach a threshold; of pairs of two classes, at most this share reaches it.
     """
     if out.suffix != ".csv":
         raise ValueError(f"the output must end in .csv, got {str(out)!r}")
@@ -81,7 +81,7 @@ def match(
 def _ratios(
     run: Run, one: Float[Tensor, "n dim"], other: Float[Tensor, "m dim"], every: bool
 ) -> Iterator[tuple[Sequence[int], Sequence[int], Float[Tensor, " pairs"]]]:
-    """Rows of the first, rows of the second, and the ratio, block by block."""
+    """Row numbers of the first, row numbers of the second, and the ratios, block by block."""
     rows = max(1, _PAIRS_AT_ONCE // (len(other) if every else 1))
     for start in range(0, len(one), rows):
         some = one[start : start + rows]

@@ -1,4 +1,4 @@
-"""What a recipe's data comes down to: loaded, split, made long-tailed or noisy."""
+"""The data of a recipe as a run uses them: loaded, split, made long-tailed or noisy."""
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +17,7 @@ from spaceform.run.recipe import Recipe, RecipeError
 
 
 class Fingerprint(TypedDict):
-    """What a run keeps of its data: their `content`, and `split` for its labels and its split."""
+    """What a run keeps of its data: the digest `content`, and the digest `split` of labels and split."""
 
     content: str
     split: str
@@ -26,12 +26,12 @@ class Fingerprint(TypedDict):
 @final
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What a recipe's data comes down to."""
+    """The data of a recipe as a run uses them."""
 
     dataset: data.Dataset
     split: data.Split
     targets: Int64[Tensor, " items"]
-    """Labels renumbered over the training classes; −1 for classes that do not train."""
+    """Labels renumbered over the training classes; −1 for classes without a training item."""
     classes: tuple[str, ...]
     """Names of the training classes, in the order of the head's outputs."""
     how: data.loader.Preprocessing
@@ -40,7 +40,7 @@ class Material:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input, as the net meets it."""
+        """The shape of one input, as the net takes it."""
         if not isinstance(self.dataset.inputs, tuple | data.Texts):
             return tuple(self.dataset.inputs.shape[1:])
         assert isinstance(self.how, data.Photos)
@@ -56,18 +56,18 @@ class Material:
 
 
 def load_data(recipe: Recipe) -> data.Dataset:
-    """What the recipe names, as pixels or features where it says so: the part of `material` worth keeping."""
+    """The recipe's data, as pixels or features if it says so: the slow part of `material`, worth keeping."""
     return _seen(recipe, load_named(recipe))
 
 
 def load_named(recipe: Recipe) -> data.Dataset:
-    """What the recipe names, as it is."""
+    """The data that the recipe names, as they are."""
     name, label, text = load_key(recipe)
     return data.load(name, label=label, text=text)
 
 
 def load_key(recipe: Recipe) -> tuple[str, str | None, str | None]:
-    """Equal for recipes that `load_named` loads the same for."""
+    """A key that is equal for recipes for which `load_named` loads the same."""
     return recipe.data.name, recipe.data.label, recipe.data.text
 
 
@@ -80,7 +80,7 @@ def _seen(recipe: Recipe, dataset: data.Dataset) -> data.Dataset:
 
 
 def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
-    """Load, split, and make long-tailed or noisy what the recipe names, or the data set given instead."""
+    """Load and split the recipe's data (or use the given data set), and make them long-tailed or noisy."""
     wanted = recipe.data
     dataset = load_data(recipe) if dataset is None else _seen(recipe, dataset)
     content = dataset.content
@@ -100,7 +100,7 @@ def material(recipe: Recipe, dataset: data.Dataset | None = None) -> Material:
 def _shown(
     recipe: Recipe, dataset: data.Dataset, how: data.loader.Preprocessing
 ) -> data.loader.Preprocessing:
-    """Own photos at the size and on the scale of the pretrained net that is trained on; else as they are."""
+    """A user's photos as a pretrained net takes them (size and scale), if it is trained; else as they are."""
     net = recipe.net
     pretrained = isinstance(net, TimmOptions) and (net.pretrained or net.weights is not None)
     if not isinstance(how, data.Photos) or not pretrained or dataset.name in data.PHOTOS:
@@ -117,12 +117,12 @@ def _shown(
 
 
 def write_preprocessing(how: data.loader.Preprocessing) -> dict[str, Any] | None:
-    """As JSON, to stand beside the weights."""
+    """The preprocessing as JSON, to be written beside the weights."""
     return None if how is None else {"kind": type(how).__name__, **asdict(how)}
 
 
 def read_preprocessing(value: dict[str, Any] | None) -> data.loader.Preprocessing:
-    """What `write_preprocessing` wrote."""
+    """The inverse of `write_preprocessing`."""
     if value is None:
         return None
     kinds: dict[Any, type[data.Pixels | data.Photos]] = {"Pixels": data.Pixels, "Photos": data.Photos}

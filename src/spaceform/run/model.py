@@ -54,13 +54,13 @@ class Model(nn.Module):
 
     @torch.inference_mode()
     def embedded(self, batches: Iterator[Tensor]) -> Iterator[Float[Tensor, "batch dim"]]:
-        """The same, a batch at a time."""
+        """Embeddings as `embed` gives them, one batch at a time."""
         for x in batches:
             yield self.embed(iter([x]))
 
 
 def reach_of(net: nn.Module, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"] | None:
-    """How far rows of features lie from the training rows; None where the net takes anything else."""
+    """How far rows of features lie from the training rows; None if the net does not take features."""
     return net.reach(x) if isinstance(net, FeaturesNet) else None
 
 

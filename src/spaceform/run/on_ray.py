@@ -1,7 +1,7 @@
 """Features and predictions by the actors of a Ray cluster, kept part by part in this process.
 
-Hosts need spaceform installed and see the photos under the same paths; the net travels to them. Killed, the
-same command goes on with the parts that are missing.
+Hosts need spaceform installed and must see the photos under the same paths; the net travels to them. After a
+kill, the same command goes on with the parts that are missing.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from spaceform.run.parts import KeptParts
 from spaceform.run.predict import NewItems, Prediction, PredictionPlan, read
 
 PART = 1024
-"""Items of a part: what a killed process loses is less than one for each actor."""
+"""How many items a part has. A killed process loses less than one part for each actor."""
 
 
 def encoded_by(cluster: Cluster) -> Elsewhere:
-    """For `extract`: shards are encoded by actors of a cluster."""
+    """A function for `extract` by which actors of a cluster encode the shards."""
 
     def encode(
         source: FeatureSource, shards: dict[int, Batches]
@@ -37,7 +37,7 @@ def encoded_by(cluster: Cluster) -> Elsewhere:
 
 @final
 class _Encoding(ActorWork):
-    """Features of the rows of a shard."""
+    """The work of an actor: features of the rows of a shard."""
 
     def __init__(self, source: FeatureSource) -> None:
         self._source = source
@@ -61,7 +61,7 @@ def predict_by(
 ) -> Prediction:
     """`predict` by the actors of a cluster; parts are kept in a folder until the caller removes it.
 
-    `tell` hears how many parts are done, and of how many.
+    `tell` is called with the number of parts that are done and the number of all parts.
     """
     plan = plan.for_run(run)
     items, inputs = read(sources, run.columns, run.recipe.data.text)
@@ -88,7 +88,7 @@ def remove_parts(folder: Path) -> None:
 
 @final
 class _Predicting(ActorWork):
-    """What a run says of some items."""
+    """The work of an actor: what a run says of some items."""
 
     def __init__(self, run: Run, plan: PredictionPlan) -> None:
         self._run, self._plan = run, plan
@@ -106,7 +106,7 @@ class _Predicting(ActorWork):
 def _digest(
     run: Run, sources: Sequence[str | Path], items: Sequence[str], plan: PredictionPlan, part: int
 ) -> str:
-    """All that the parts depend on: the weights, the items, how they are asked for."""
+    """A digest of everything that the parts depend on: weights, items, options of the prediction."""
     stamps = [(str(path), os.stat(path).st_mtime_ns) for path in sources]
     facts = [run.result["digests"]["weights"], list(items), stamps, repr(plan), part]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()

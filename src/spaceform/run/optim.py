@@ -14,7 +14,7 @@ from spaceform.heads.base import Head
 
 
 class Optim(Value, ABC):
-    """A base: weights decay, biases, scales and hyperplanes do not; the temperature has its own rate."""
+    """Base class. Weights decay; biases, scales and hyperplanes do not. The temperature has its own rate."""
 
     name: str
     lr: float = Field(gt=0.0)
@@ -24,12 +24,12 @@ class Optim(Value, ABC):
     @property
     @abstractmethod
     def common(self) -> dict[str, Any]:
-        """What all groups share but the temperature's."""
+        """The options that all groups share, except that of the temperature."""
 
     @property
     @abstractmethod
     def plain(self) -> dict[str, Any]:
-        """The same for the temperature."""
+        """The options of the temperature's group."""
 
     @abstractmethod
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -38,7 +38,7 @@ class Optim(Value, ABC):
 
 @final
 class Sgd(Optim):
-    """The paper's: SGD with momentum, none for the temperature."""
+    """SGD with momentum, without momentum for the temperature, as in the paper."""
 
     name: Literal["sgd"] = "sgd"
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
@@ -64,7 +64,7 @@ class Sgd(Optim):
 
 @final
 class AdamW(Optim):
-    """Adam with decoupled weight decay: rates around 1e-3 do for most nets."""
+    """Adam with decoupled weight decay. Rates around 1e-3 suit most nets."""
 
     name: Literal["adamw"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
@@ -89,10 +89,10 @@ class AdamW(Optim):
 
 @final
 class CosineAdamW(Optim):
-    """AdamW over `epochs` passes over features in memory; the rate falls along a cosine to 0.
+    """The engine's AdamW: `epochs` passes over features in memory; the rate falls along a cosine to 0.
 
-    The engine's own. It has no episodes and no plateau: `budget` and `schedule` do not apply, and the
-    temperature has the rate of the rest.
+    It has no episodes and no plateau: `budget` and `schedule` do not apply, and the temperature has the same
+    rate as the other parameters.
     """
 
     name: Literal["cosine_adamw"] = "cosine_adamw"
@@ -115,14 +115,14 @@ OPTIMISERS: dict[str, type[Optim]] = {"sgd": Sgd, "adamw": AdamW, "cosine_adamw"
 
 
 def optim_options(values: Any) -> Optim:
-    """The options of the optimiser that `values["name"]` chooses, SGD where it says nothing."""
+    """The options of the optimiser that `values["name"]` chooses; SGD if there is no name."""
     if isinstance(values, Mapping) and values.get("name", "sgd") not in OPTIMISERS:
         raise ValueError(unknown("optimiser", str(values["name"]), OPTIMISERS))
     return tagged(OPTIMISERS, Sgd, values, "optim")
 
 
 def parameter_groups(net: nn.Module, head: Head, optim: Optim) -> list[dict[str, Any]]:
-    """Weights decay, biases and hyperplanes do not, the temperature has its own rate."""
+    """The groups of a net's and a head's parameters, each with its rate and decay: see `Optim`."""
     common = {"lr": optim.lr, **optim.common}
     trainable = [p for p in net.parameters() if p.requires_grad]
     weights = [p for p in trainable if p.ndim > 1]

@@ -1,6 +1,6 @@
-"""Whether two items share a class, by a run for retrieval: fitted on pairs of its validation items.
+"""A retrieval run's model of whether two items share a class, fitted on pairs of its validation items.
 
-Such a run holds whole classes out for validation, so the promise is about classes that it has never seen.
+Such a run holds out whole classes for validation, so the promise is about classes that it has never seen.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ _FALSE_ACCEPT = 0.01
 
 
 def fit_pairs(geometry: Geometry, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> Pairs | None:
-    """The model of the geometry, fitted; None where there are no pairs of both kinds to learn from."""
+    """The model of the geometry, fitted; None without pairs of one class or without pairs of two classes."""
     kept = (z != 0).any(-1)
     z, y = z[kept].cpu(), y[kept.to(y.device)].cpu()
     sizes = y.unique(return_counts=True)[1]
@@ -31,12 +31,12 @@ def fit_pairs(geometry: Geometry, z: Float[Tensor, "items dim"], y: Int64[Tensor
 
 
 def write_pairs(pairs: Pairs, folder: Path) -> None:
-    """Keep it with a run."""
+    """Write the model into the folder of a run."""
     files.write_tensors(folder / PAIRS_FILE, pairs.state_dict(), {"kind": pairs.name})
 
 
 def read_pairs(folder: Path, geometry: Geometry) -> Pairs:
-    """What `write_pairs` kept."""
+    """Read what `write_pairs` wrote."""
     path = folder / PAIRS_FILE
     if not path.exists():
         raise RecipeError(
@@ -62,7 +62,7 @@ def read_pairs(folder: Path, geometry: Geometry) -> Pairs:
 
 
 def verification(pairs: Pairs, z: Float[Tensor, "items dim"], y: Int64[Tensor, " items"]) -> dict[str, Any]:
-    """How well it tells new pairs: EER, Cllr, its least value, and the false accepts at a promise of 1 %."""
+    """How well it judges new pairs: EER, Cllr, the least Cllr, and the false accepts at a promise of 1 %."""
     ratio, same = pairs.of_labelled(z, y)
     found: dict[str, Any] = {
         "same_pairs": int(same.sum()),

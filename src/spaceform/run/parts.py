@@ -1,4 +1,4 @@
-"""Parts of a result that are kept until all are there: a killed process goes on where it stopped."""
+"""Parts of a result, kept until all are there: after a kill the work goes on where it stopped."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class KeptParts:
     """Numbered archives of arrays in a folder; each is whole or not there."""
 
     def __init__(self, folder: Path, plan: str, count: int) -> None:
-        """A new folder, or one of the same plan; another plan is refused."""
+        """Open a new folder, or one of the same plan; a folder of another plan is refused."""
         self.folder, self.count = folder, count
         folder.mkdir(parents=True, exist_ok=True)
         about = json.dumps({"plan": plan, "parts": count})
@@ -47,17 +47,17 @@ class KeptParts:
 
     @classmethod
     def there(cls, folder: Path) -> "KeptParts":
-        """Those of a folder, whatever their plan."""
+        """The parts in a folder, whatever their plan."""
         about = read_json(folder / _PLAN, _About, remedy=f"remove {folder}")
         return cls(folder, about["plan"], about["parts"])
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the parts that are not there yet."""
+        """The numbers of the parts that are not there yet."""
         return [i for i in range(self.count) if not self._path(i).exists()]
 
     def write(self, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep one."""
+        """Write one part."""
         with whole_file(self._path(number)) as file:
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -76,7 +76,7 @@ class KeptParts:
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def remove(self) -> None:
-        """Remove them all."""
+        """Remove all parts."""
         for path in [self.folder / _PLAN, *map(self._path, range(self.count))]:
             path.unlink(missing_ok=True)
         for path in self.folder.glob(".*.tmp"):

@@ -42,17 +42,17 @@ class Prediction:
     confidence: Float[Tensor, " items"]
     embedding: Float[Tensor, "items dim"]
     sets: Bool[Tensor, "items classes"] | None = None
-    """Which classes are in the set of each item, where a coverage was asked for."""
+    """Which classes are in the set of each item, if a coverage was given."""
     unknown: Bool[Tensor, " items"] | None = None
-    """Which items are of no known class, where a share to refuse was given."""
+    """Which items are of no known class, if a share to refuse was given."""
 
     def table(self, *, top: int = 1, reject: float | None = None) -> "DataFrame":
         """Columns item, class, probability, confidence; `class_2`, `probability_2`, … up to `top`.
 
-        With `reject`, a column `reject` is true where the probability is below it: send these to a human. As
-        the probabilities are calibrated, what is kept is right at least that often, on data like that of the
-        run's validation split. Where `sets` and `unknown` are known they have a column, too: `set` has the
-        names of its classes, joined by `|`.
+        With `reject`, a column `reject` is true where the probability is below it: send these items to a
+        human. Since the probabilities are calibrated, the other items are right at least that often, on data
+        like the run's validation split. `sets` and `unknown` have a column if they were asked for: `set` has
+        the names of its classes, joined by `|`.
         """
         import pandas as pd
 
@@ -79,7 +79,7 @@ class Prediction:
 
 
 def check_rejection(reject: float | None) -> None:
-    """Refuse what is no probability."""
+    """Raise an error unless `reject` is a probability or None."""
     if reject is not None and not 0 <= reject <= 1:
         raise ValueError(f"reject must be a probability between 0 and 1, got {reject:g}; such as 0.9")
 
@@ -96,21 +96,21 @@ def predict(
     """Predict images (files, folders), arrays (.npz with X, .npy, a table) or texts with a run.
 
     `calibrator` is one of the run's, None, or "auto": the one that `evaluate` chose. Probabilities are those
-    of `evaluate` and of an exported graph. The columns of a table are taken by name where the run knows the
+    of `evaluate` and of an exported graph. The columns of a table are taken by name if the run knows the
     names of its features.
 
     With a `coverage` each item gets a set of classes that holds the true one with this probability
-    (`decisions.LeastAmbiguousSets`); some are empty where the model is right more often than that. `unknown`
-    is the share of items of known classes that may be called unknown (`decisions.Combined`). Both promises
-    come from the run's validation items and the model as trained, and hold for items like these; those of a
-    run on features are approximate (see `run/held_out.py`).
+    (`decisions.LeastAmbiguousSets`); some sets are empty if the model is right more often than that.
+    `unknown` is the share of items of known classes that may be called unknown (`decisions.Combined`). Both
+    promises come from the run's validation items and the model as trained. They hold for items like the
+    validation items; for a run on features they are approximate (see `run/held_out.py`).
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
     items, inputs = read(sources, run.columns, run.recipe.data.text)
     try:
         said = plan.of(run, inputs)
     except ValueError as error:
-        if isinstance(inputs, list):  # photos and texts, which such an error names itself
+        if isinstance(inputs, list):  # photos and texts: an error about these names the file itself
             raise
         raise ValueError(f"{sources[0]}: {error}") from None
     return Prediction(items, run.classes, **said)
@@ -119,7 +119,7 @@ def predict(
 @final
 @dataclass(frozen=True)
 class PredictionPlan:
-    """How a run is asked: see `predict`."""
+    """The options of a prediction: see `predict`."""
 
     calibrator: str | None = "auto"
     coverage: float | None = None
@@ -127,14 +127,14 @@ class PredictionPlan:
     batch_size: int = 256
 
     def for_run(self, run: Run) -> "PredictionPlan":
-        """With the run's own choice of calibrator for "auto"; what the run cannot give is refused."""
+        """The options with the run's own calibrator for "auto"; what the run cannot give is refused."""
         self._decided(run)
         run.predictor(self.calibrator)
         chosen = run.best_calibrator if self.calibrator == "auto" else self.calibrator
         return replace(self, calibrator=chosen)
 
     def of(self, run: Run, inputs: NewItems) -> dict[str, Tensor]:
-        """What the run says of these inputs: fields of a `Prediction`."""
+        """What the run says of these inputs, as fields of a `Prediction`."""
         sets, refusal = self._decided(run)
         if isinstance(inputs, list) and run.recipe.data.text is None:
             inputs = _pictures(run, [Path(path) for path in inputs])
@@ -165,10 +165,10 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
 def read(
     sources: Sequence[str | Path], columns: Sequence[data.TableFeature] = (), text: str | None = None
 ) -> tuple[tuple[str, ...], NewItems]:
-    """Names and inputs: one array, the images that are named or lie anywhere in the named folders, or texts.
+    """Names and inputs: one array, images that are named or lie anywhere in the named folders, or texts.
 
-    Of a table with a column for each feature, `columns` says which to take and in which order,
-    or `text` names the column of texts.
+    In a table with a column for each feature, `columns` says which to take and in which order; `text` names a
+    column of texts.
     """
     paths = [Path(source) for source in sources]
     for path in paths:
@@ -214,7 +214,7 @@ def _small_images(paths: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8
 
 
 def write_table(frame: "DataFrame", path: Path) -> None:
-    """CSV or Parquet, by the ending of the name."""
+    """Write a table as CSV or Parquet, by the ending of the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     match path.suffix:
         case ".csv":
@@ -226,7 +226,7 @@ def write_table(frame: "DataFrame", path: Path) -> None:
 
 
 def write_embeddings(prediction: Prediction, path: Path) -> None:
-    """`embedding`, `confidence` and `item`: arrays of an .npz, or columns of a Parquet file."""
+    """Write `embedding`, `confidence` and `item`: as arrays of an .npz, or as columns of a Parquet file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     z, confidence = prediction.embedding.numpy(), prediction.confidence.numpy()
     match path.suffix:

@@ -15,7 +15,7 @@ from spaceform.heads.base import Head, log_mean_softmax
 from spaceform.heads.stochastic import StochasticHead
 
 _NUMBERS = 2**20
-"""Logits of a block: a stochastic head has many draws of many classes."""
+"""The most logits in a block: a stochastic head has many draws of many classes."""
 
 
 @final
@@ -40,7 +40,7 @@ class Predictor(nn.Module):
     def of_samples(
         self, samples: Float[Tensor, "draws batch classes"], z: Float[Tensor, "batch dim"]
     ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, " batch"]]:
-        """(probabilities, confidence) where the head's logit samples are known already."""
+        """(probabilities, confidence) if the head's logit samples are known already."""
         confidence = self.head.confidence(z)
         if self.calibrator is None:
             return log_mean_softmax(samples).exp(), confidence

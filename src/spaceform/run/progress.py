@@ -1,4 +1,4 @@
-"""Training as it is seen: a live line in a terminal, plain lines elsewhere."""
+"""How training is shown: a live line in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -19,14 +19,14 @@ class Progress:
     steps: int
     loss: float
     score: float | None
-    """The validation score of the last whole epoch, and the best so far with its epoch."""
+    """The validation score of the last whole epoch; beside it the best so far, and its epoch."""
     best_score: float | None
     best_epoch: int
     lr: float
     seconds_left: float | None
-    """Until the stop, if no later epoch is better: the least that is left."""
+    """The least time that is left: until training stops, if no later epoch is better."""
     done: bool
-    """Whether this closes an epoch."""
+    """Whether an epoch ends here."""
 
 
 Listener: TypeAlias = Callable[[Progress], None]
@@ -41,11 +41,11 @@ class Pace:
     total: int
     broken: int
     speed: float
-    """Items a second, of this process."""
+    """How many items a second this process does."""
 
     @property
     def seconds_left(self) -> float:
-        """Until the end, at this speed."""
+        """Seconds until the end, at this speed."""
         return (self.total - self.done) / max(self.speed, 1e-9)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ PaceListener: TypeAlias = Callable[[Pace], None]
 
 @final
 class ProgressPrinter:
-    """A listener of `train`: a live line where `file` is a terminal, else a plain line every few seconds."""
+    """A listener of `train`: a live line if `file` is a terminal, or a plain line every few seconds."""
 
     def __init__(self, file: TextIO | None = None, *, every: float = 5.0) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Values of predictions that come block by block: what is kept of each item is a number or two."""
+"""Metrics of predictions that come block by block. One or two numbers of each item are kept."""
 
 from collections import defaultdict
 from typing import Any, final
@@ -14,7 +14,7 @@ from spaceform.metrics.inputs import top_label
 
 @final
 class Tally:
-    """Of predictions of some items after the other: `quality` is that of all of them."""
+    """Metrics of predictions, which are added block by block; `quality` gives the metrics of all items."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -35,17 +35,17 @@ class Tally:
 
     @property
     def right(self) -> Bool[Tensor, " items"]:
-        """Whether the most probable class of each item is its own."""
+        """For each item, whether its most probable class is the true one."""
         return torch.cat(self._right)
 
     @property
     def top(self) -> Float[Tensor, " items"]:
-        """Log-probability of the most probable class of each item."""
+        """For each item, the log-probability of its most probable class."""
         return torch.cat(self._top)
 
     @property
     def quality(self) -> dict[str, float | None]:
-        """Values of all items."""
+        """The metrics of all items."""
         right, confidence = self.right, torch.cat(self._confidence)
         means = {name: value_or_none(float, total / len(right)) for name, total in self._sums.items()}
         errors = {
@@ -56,20 +56,20 @@ class Tally:
 
 
 def quality(log_probs: Float[Tensor, "items classes"], y: Int64[Tensor, " items"]) -> dict[str, float | None]:
-    """Values of predictions, as trained or calibrated."""
+    """The metrics of predictions, as trained or calibrated."""
     tally = Tally()
     tally.add(log_probs, y)
     return tally.quality
 
 
 def value_or_none(metric: Any, *args: Any, **options: Any) -> float | None:
-    """None where a metric does not exist, such as the AUROC of predictions that are all right."""
+    """The value of a metric; None where it does not exist, such as the AUROC if all predictions are right."""
     value = float(metric(*args, **options))
     return value if np.isfinite(value) else None
 
 
 def some_items(items: int, most: int) -> Bool[Tensor, " items"]:
-    """Which of the items are kept whole: at most so many, at random, the same ones for every run."""
+    """The items whose predictions are kept: at most `most`, at random, the same for every run."""
     kept = torch.zeros(items, dtype=torch.bool)
     kept[torch.randperm(items, generator=torch.Generator().manual_seed(0))[:most]] = True
     return kept
@@ -78,7 +78,7 @@ def some_items(items: int, most: int) -> Bool[Tensor, " items"]:
 def some_classes(
     index: Int64[Tensor, " part"], y: Int64[Tensor, " part"], most: int
 ) -> Int64[Tensor, " some"]:
-    """At most this many of these items: whole classes, chosen at random, the same ones for every run.
+    """At most `most` of these items: whole classes, chosen at random, the same for every run.
 
     At least two classes are kept.
     """

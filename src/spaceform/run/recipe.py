@@ -26,41 +26,43 @@ from spaceform.foundation.values import Natural, Positive, Value, keys, parsed, 
 from spaceform.run.optim import OPTIMISERS, Optim, optim_options
 
 Net: TypeAlias = Annotated[SerializeAsAny[nets.NetOptions], BeforeValidator(nets.options)]
-"""One of `nets.NETS`: the key `name` says which, and so which options there are."""
+"""One of `nets.NETS`: the key `name` says which, and the net decides which options there are."""
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be: the message names the key, the value and the remedy."""
+    """A recipe is not possible; the message names the key, the value and the remedy."""
 
 
 @final
 class Data(Value):
-    """Which data, split how, and what is done to its training part."""
+    """Which data to take, how to split them, and what to do to the training part."""
 
     name: str = Field(min_length=1)
     """A name in the catalogue (`mnist`, ...), a folder, or a file (`data.formats.FILE_FORMATS`)."""
     label: str | None = None
-    """The column of a table that holds the labels; None is `y`, or the only one with a usual name."""
+    """The column of a table that holds the labels; None takes `y`, or the only column with a usual name."""
     text: str | None = None
     """The column of a table that holds texts; ".txt" for a folder of such files. `features` reads them."""
     task: Literal["classification", "retrieval"] | None = None
-    """Fixed-set or open-set; None is the data set's own."""
+    """Fixed classes or new classes at test; None takes the task of the data set."""
     split_seed: Natural = 0
-    """The same for every replication."""
+    """The seed of the split. It is the same for every replication."""
     imbalance: float = Field(1.0, ge=1.0)
-    """Most frequent over rarest class of the training split, in geometric steps between."""
+    """The size of the largest training class over that of the smallest; the others lie between,
+    geometrically.
+    """
     label_noise: float = Field(0.0, ge=0.0, lt=1.0)
-    """Share of training labels replaced by another class."""
+    """The share of training labels that are replaced by another class."""
     thumbnail: Annotated[int, Field(ge=8)] | None = None
     """Shrink photos once to this many pixels an edge and hold them in memory; None decodes them as needed."""
     features: str | None = None
-    """A pretrained model of timm, of sentence-transformers for texts: its features stand in for the items."""
+    """A pretrained model of timm (for texts: of sentence-transformers), whose features replace the items."""
     weights: str | None = None
     """A local file of the weights of `features`; None takes those of a package or of the hub."""
 
     @property
     def key(self) -> tuple[str | int | None, ...]:
-        """Equal for recipes whose data, once loaded, are the same."""
+        """A key that is equal for recipes whose loaded data are the same."""
         return self.name, self.label, self.text, self.thumbnail, self.features, self.weights
 
     @model_validator(mode="after")
@@ -113,7 +115,7 @@ class HeadChoice(BaseModel):
             except ValidationError as error:
                 raise ValueError(f"head.{key} {said(error.errors()[0])}") from None
         with torch.random.fork_rng():
-            HEADS[name](2, 2, **options)  # the head's own sentence for a value out of range
+            HEADS[name](2, 2, **options)  # the head itself refuses values out of range
         return {"name": name, **options}
 
 
@@ -148,8 +150,8 @@ class Recipe(Value):
     schedule: Schedule = Field(default_factory=lambda: Schedule.model_validate({}))
     budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
     retrieval: Literal["sampled", "direction"] = "sampled"
-    """What a stochastic head is selected and judged by in retrieval: sampled embeddings, as in the paper, or
-    what the net emits. Other heads have only the latter.
+    """By what a stochastic head is selected and judged in retrieval: by sampled embeddings, as in the paper,
+    or by the net's outputs. For other heads it is always the outputs.
     """
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
     channels_last: bool = False
@@ -167,12 +169,12 @@ class Recipe(Value):
         return self
 
     def to_json(self) -> str:
-        """Every field in order: what is written beside the results."""
+        """Every field in order, as it is written beside the results."""
         return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
     @property
     def digest(self) -> str:
-        """Equal for equal recipes, and for no others."""
+        """A digest that is equal for equal recipes alone."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -189,7 +191,9 @@ def replace(recipe: Recipe, changes: Mapping[str, Any] | None = None, /, **field
     """The recipe with other values: `replace(r, {"optim.lr": 0.1}, seed=3)`."""
     values = recipe.model_dump()
     wanted = {**(changes or {}), **fields}
-    for key in sorted(wanted, key=lambda key: not key.endswith(".name")):  # a name decides what may follow
+    for key in sorted(
+        wanted, key=lambda key: not key.endswith(".name")
+    ):  # names first: a name decides which options there are
         *parents, last = key.split(".")
         inner: Any = values
         for parent in parents:
@@ -255,11 +259,11 @@ _SET_OTHERWISE: dict[str, str] = {
     "data.thumbnail": "it is for photos",
     "retrieval": "net.name=projection is for retrieval",
 }
-"""Of what a run on features has no use for: what to do instead."""
+"""Settings that have no effect on a run on features, with what to do instead."""
 
 
 def require_effect(recipe: Recipe, settings: Iterable[str]) -> None:
-    """Refuse settings of a recipe for features that would change nothing."""
+    """Refuse settings that would change nothing in a recipe for features."""
     if recipe.net.name != "features":
         return
     for key in settings:
@@ -303,9 +307,9 @@ def shipped(*names: str) -> Recipes:
 
 
 def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, then `--set` settings on top.
+    """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, changed by `--set` settings.
 
-    `authors/mnist/vmf` is the same as the paper's code has it: see `AUTHORS`.
+    `authors/mnist/vmf` is this recipe as the paper's code has it: see `AUTHORS`.
     """
     named = {**PAPER._rows, **QUICK._rows, **{f"authors/{name}": row for name, row in AUTHORS._rows.items()}}
     path = Path(source)
@@ -349,6 +353,6 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 PAPER: Recipes = shipped("paper.toml")
 """The hyperparameter tables of the paper, and Power Spherical with the rows of vMF."""
 AUTHORS: Recipes = shipped("paper.toml", "authors.toml")
-"""The same rows, where the public code of the paper does otherwise than its text as the code does."""
+"""The same recipes; where the paper's public code differs from its text, they follow the code."""
 QUICK: Recipes = shipped("quick.toml")
-"""`digits/*`: seconds on a laptop."""
+"""The recipes `digits/*`, which take seconds on a laptop."""

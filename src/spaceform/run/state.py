@@ -1,4 +1,4 @@
-"""What the rest of a run depends on, as a value: saved whole, restored exactly."""
+"""Everything that the rest of a run depends on, as a value that is saved as a whole and restored exactly."""
 
 import time
 from collections.abc import Iterator
@@ -17,26 +17,26 @@ from spaceform.run.progress import Progress
 from spaceform.run.recipe import Recipe, RecipeError, Schedule
 from spaceform.run.split_head import like, load_whole, whole
 
-_SAVING = 0.05  # the share of time that checkpoints may cost
+_SAVING = 0.05  # the share of the time that checkpoints may take
 
 
 @final
 @dataclass(frozen=True)
 class Plateau:
-    """When to cut the rates and when to stop, as a value: the best epoch so far and what came after it."""
+    """When to cut the rates and when to stop, as a value: the best epoch so far, and the epochs since."""
 
     best_score: float | None = None
     best_epoch: int = -1
     stale: int = 0
-    """Epochs since the best."""
+    """Epochs since the best epoch."""
     since_cut: int = 0
-    """Epochs since the best or since the last cut."""
+    """Epochs since the best epoch, or since the last cut if that is later."""
     cuts: int = 0
     warmup: int = 0
-    """The first epoch that counts; the best before it is forgotten there."""
+    """The first epoch that counts; the best of the epochs before is then forgotten."""
 
     def after(self, epoch: int, score: float, schedule: Schedule) -> "Plateau":
-        """Having seen the validation score of `epoch`."""
+        """The plateau after the validation score of `epoch`."""
         if self.best_score is None or epoch == self.warmup or score > self.best_score:
             return Plateau(score, epoch, cuts=self.cuts, warmup=self.warmup)
         if epoch < self.warmup:
@@ -49,7 +49,7 @@ class Plateau:
 @final
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """Everything that the rest of a run depends on: what a checkpoint holds."""
+    """The content of a checkpoint: everything that the rest of a run depends on."""
 
     epoch: int
     plateau: Plateau
@@ -57,14 +57,14 @@ class TrainingState:
     model: dict[str, Tensor]
     best: dict[str, Tensor]
     moments: dict[str, Tensor]
-    """What the optimiser keeps of each parameter: `momentum_buffer/net.conv1.weight`, ..."""
+    """What the optimiser keeps for each parameter: `momentum_buffer/net.conv1.weight`, ..."""
 
     def into(self, model: Model, optimizer: Any) -> None:
         load_whole(model, self.model)
         parameters = dict(model.named_parameters())
         for key, tensor in self.moments.items():
             kind, _, name = key.partition("/")
-            device = "cpu" if kind == "step" else parameters[name].device  # where AdamW counts its steps
+            device = "cpu" if kind == "step" else parameters[name].device  # AdamW counts its steps on the CPU
             own = tensor.to(device)
             optimizer.state[parameters[name]][kind] = own if kind == "step" else like(own, parameters[name])
 
@@ -131,7 +131,7 @@ class _Saved(TypedDict):
 
 
 def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
-    """The state that a process left in the folder, or None; that of another recipe or data is refused."""
+    """The state that a process left in the folder, or None; a state of another recipe or data is refused."""
     saved = files.latest(folder, _Saved)
     if saved is None:
         return None
@@ -151,13 +151,13 @@ def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | N
 
 
 def copied(module: nn.Module) -> dict[str, Tensor]:
-    """The module's parameters and buffers as they are now; what is split over processes as a whole."""
+    """Copies of the module's parameters and buffers; tensors that are split over processes as a whole."""
     return {name: whole(tensor).detach().clone() for name, tensor in module.state_dict().items()}
 
 
 @final
 class Clock:
-    """Tells the listener a few times a second, and lets checkpoints cost a small share of the time."""
+    """Decides when to call the listener (a few times a second) and when to write a checkpoint."""
 
     def __init__(self) -> None:
         self._told = time.monotonic()

@@ -1,7 +1,7 @@
 """The files of a run, read by their schemas and checked against each other.
 
-`train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`, which keeps the
-digests of the recipe and of the weights: a folder that was put together of two runs is known.
+`train` writes `recipe.json`, `history.jsonl`, `model.safetensors` and, last, `result.json`. It has the
+digests of the recipe and of the weights: so files of two runs in one folder are noticed.
 """
 
 import json
@@ -27,7 +27,7 @@ METRICS = "metrics.json"
 
 
 class Digests(TypedDict):
-    """SHA-256 of the files that belong to a result."""
+    """SHA-256 digests of the files that belong to a result."""
 
     recipe: str
     weights: str
@@ -45,19 +45,19 @@ class Result(TypedDict):
     seconds: float
     stopped: Literal["patience", "epochs", "rehearsal"]
     note: NotRequired[str]
-    """What a reader of the figures must know."""
+    """What a reader of the numbers must know."""
     data: Fingerprint
     made_with: dict[str, Any]
     digests: Digests
 
 
 Measured = dict[str, int | float | None]
-"""By name; None where a value does not exist, such as the AUROC of predictions that are all right."""
+"""Metrics by name; None where one does not exist, such as the AUROC of predictions that are all right."""
 
 
 @with_config(ConfigDict(extra="allow"))
 class Metrics(TypedDict):
-    """`metrics.json`: what `evaluate` measured. What is not named here is taken as it is, unchecked."""
+    """`metrics.json`: what `evaluate` measured. Values that are not named here are not checked."""
 
     task: Literal["classification", "retrieval"]
     items: NotRequired[int]
@@ -86,7 +86,7 @@ class Metrics(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class EpochLine(TypedDict):
-    """A line of `history.jsonl`: what every run says of an epoch."""
+    """A line of `history.jsonl`: what every run records for an epoch."""
 
     epoch: int
     score: float
@@ -103,7 +103,7 @@ class ColumnRecord(TypedDict):
 
 
 class WeightsState(TypedDict):
-    """What `model.safetensors` says beside its tensors."""
+    """What `model.safetensors` holds beside its tensors."""
 
     recipe: dict[str, Any]
     classes: list[str]
@@ -112,7 +112,7 @@ class WeightsState(TypedDict):
     own_net: bool
     columns: list[ColumnRecord]
     made_by: str
-    """A digest of the pretrained net that made features of photos; empty where none did."""
+    """A digest of the pretrained net that made the features of photos; empty if there is no such net."""
 
 
 def read_recipe(folder: Path) -> Recipe | None:
@@ -124,14 +124,14 @@ def read_recipe(folder: Path) -> Recipe | None:
 
 
 def read_result(folder: Path) -> Result:
-    """How training ended; the recipe beside it is the one it belongs to, or is refused."""
+    """How training ended; an error if the recipe beside it is that of another run."""
     result = files.read_json(folder / RESULT, Result, remedy=_remedy(folder))
     require_own_recipe(folder)
     return result
 
 
 def require_own_recipe(folder: Path) -> None:
-    """Refuse a recipe that is damaged, or is not the one whose digest the result of the run kept."""
+    """Refuse a recipe that is damaged, or whose digest is not the one in the run's result."""
     files.read_json(folder / RECIPE, remedy=_remedy(folder))
     kept = files.read_json(folder / RESULT, remedy=_remedy(folder)).get("digests", {}).get("recipe")
     if kept is not None and files.sha256(folder / RECIPE) != kept:
@@ -139,7 +139,7 @@ def require_own_recipe(folder: Path) -> None:
 
 
 def read_history(folder: Path, *, growing: bool = False) -> list[dict[str, Any]]:
-    """One record for each epoch; of a run that may be under way (`growing`) those that are whole."""
+    """One record for each epoch; of a run that may be under way (`growing`), the records that are whole."""
     remedy = f"restore the file, or remove {folder} and train again"
     return files.read_lines(folder / HISTORY, growing=growing, schema=EpochLine, remedy=remedy)
 
@@ -159,7 +159,7 @@ def write_run(
     result: dict[str, Any],
     own_net: bool,
 ) -> None:
-    """The trained weights, then the mark that the run is whole, then the checkpoints go."""
+    """Write the trained weights, then `result.json` (the run is whole now), then remove the checkpoints."""
     state: WeightsState = {
         "recipe": recipe.model_dump(mode="json"),
         "classes": list(parts.classes),
@@ -189,7 +189,7 @@ def _record(column: TableFeature) -> ColumnRecord:
 
 
 def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
-    """One line for each epoch."""
+    """Write `history.jsonl`, one line for each epoch."""
     text = "".join(json.dumps(record) + "\n" for record in history)
     files.write_bytes(folder / HISTORY, text.encode())
 
@@ -197,7 +197,7 @@ def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
 def read_model(
     folder: Path, recipe: Recipe, digest: str, net: nn.Module | None = None
 ) -> tuple[Model, WeightsState]:
-    """The trained model, where its weights are those of the digest and fit the recipe."""
+    """The trained model; an error if its weights have another digest or do not fit the recipe."""
     path = folder / WEIGHTS
     try:
         tensors, state = files.read_tensors(path, WeightsState, digest)
@@ -224,13 +224,13 @@ def read_model(
 
 
 def _net_on_no_device(recipe: Recipe, state: WeightsState) -> nn.Module:
-    """The net's shapes without its memory: what a wrong recipe asks for may be more than there is."""
+    """The net with shapes but without memory: a wrong recipe may ask for more memory than there is."""
     with torch.device("meta"):
         return recipe.net.build(state["input_shape"])
 
 
 def _require_fit(path: Path, tensors: dict[str, Tensor], net: nn.Module, dim: int) -> None:
-    """A sentence where the tensors are not those of the net."""
+    """Raise an error if the tensors are not those of the net."""
     held = {name.removeprefix("net."): t.shape for name, t in tensors.items() if name.startswith("net.")}
     wanted = {name: tensor.shape for name, tensor in net.state_dict().items()}
     for name in {**wanted, **held}:
@@ -243,7 +243,7 @@ def _require_fit(path: Path, tensors: dict[str, Tensor], net: nn.Module, dim: in
 
 
 def _require_numbers(path: Path, tensors: dict[str, Tensor], model: Model) -> None:
-    """A sentence where a parameter is no longer finite, or a tensor of another kind than the model's."""
+    """Raise an error if a tensor is not finite, or has another type than in the model."""
     for name, own in model.state_dict().items():
         found = tensors.get(name, own)
         if found.is_floating_point() != own.is_floating_point():

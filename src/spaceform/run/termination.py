@@ -10,10 +10,11 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt, and an interrupt ends the processes that were started here.
+    """In this context SIGTERM raises KeyboardInterrupt; an interrupt ends the processes that were started in
+    it.
 
-    A handler of somebody else's stays as it is; so does everything outside the main thread, where Python
-    allows no handler.
+    A handler that somebody else has set stays. Outside the main thread Python allows no handlers, and nothing
+    is changed.
     """
     ours = (
         threading.current_thread() is threading.main_thread()

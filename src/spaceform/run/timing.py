@@ -1,4 +1,4 @@
-"""How long a run took to predict its test split: `timing.json`, apart from what was measured.
+"""How long a run took to predict its test split: `timing.json`, apart from the metrics.
 
 `metrics.json` is the same whenever a run is evaluated again; a time is not.
 """
@@ -11,12 +11,12 @@ TIMING_FILE = "timing.json"
 
 
 def write(folder: Path, seconds: float, items: int) -> None:
-    """Keep the seconds that net, head and calibrators took for all test items."""
+    """Write the seconds that net, head and calibrators took for all test items."""
     files.write_json(folder / TIMING_FILE, {"predict_seconds": seconds, "items": items})
 
 
 def read(folder: Path) -> float | None:
-    """Seconds for the test split; None where they were not kept or cannot be read."""
+    """The seconds for the test split; None if they are missing or cannot be read."""
     try:
         return float(files.read_json(folder / TIMING_FILE)["predict_seconds"])
     except (OSError, ValueError, KeyError, TypeError):

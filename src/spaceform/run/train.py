@@ -41,10 +41,10 @@ def train(
 ) -> Run:
     """Train as the recipe says into the folder `out`, or go on where an earlier process stopped there.
 
-    `net` and `dataset` stand in for those that the recipe names. The same recipe, seed and machine give the
-    same bits, however often the process was killed on the way. A folder with another recipe is refused.
-    `shard_classes` leaves to each of several processes its own part of the classes while it trains; the run
-    that is written has all of them. Ctrl-C and SIGTERM raise KeyboardInterrupt.
+    `net` and `dataset` replace those that the recipe names. The same recipe, seed and machine give the same
+    bits, however often the process was killed. A folder with another recipe is refused. With `shard_classes`,
+    each of several processes trains its own part of the classes; the run that is written has all classes.
+    Ctrl-C and SIGTERM raise KeyboardInterrupt.
     """
     folder = Path(out)
     _refuse_another(folder, recipe)
@@ -61,7 +61,9 @@ def train(
             raise RecipeError("runs on features train a net of their own; choose another recipe")
         fit = partial(_fit_features, recipe, folder, parts, log)
     else:
-        from spaceform.run.loop import net_training  # Fabric takes seconds to import; features do without
+        from spaceform.run.loop import (
+            net_training,
+        )  # Fabric takes seconds to import, and runs on features do not need it
 
         fit = net_training(
             recipe,

@@ -1,4 +1,4 @@
-"""Heads whose margin waits for a warm-up: whether training is long enough for it to come."""
+"""Heads whose margin comes after a warm-up: whether training is long enough for the margin to come."""
 
 from spaceform.foundation.messages import counted
 from spaceform.heads import HEADS
@@ -6,7 +6,7 @@ from spaceform.run.recipe import Recipe
 
 
 def warm_up(recipe: Recipe) -> int:
-    """Epochs that the head of a recipe trains without its margin; 0 for a head that has none."""
+    """How many epochs the head of a recipe trains without its margin; 0 for a head without a warm-up."""
     name = recipe.head.name
     default = HEADS[name].options().get("warmup_epochs", 0) if name in HEADS else 0
     return int(recipe.head.options.get("warmup_epochs", default))
@@ -19,7 +19,7 @@ def epochs_of(recipe: Recipe) -> int:
 
 
 def without_margin(recipe: Recipe, epochs: int) -> str:
-    """A sentence where so many epochs are over before the margin comes; empty where they are not."""
+    """A sentence if training ends after `epochs` epochs before the margin comes; otherwise empty."""
     wait = warm_up(recipe)
     if wait < max(1, epochs):
         return ""

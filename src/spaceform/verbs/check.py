@@ -10,9 +10,9 @@ from spaceform.study import plan
 def check(
     what: str | Path, *, label: str | None = None, text: str | None = None, photos: bool = True
 ) -> list[Check]:
-    """Verify checksums, counts and the split, and plan a comparison with what it takes unless told otherwise.
+    """Verify checksums, counts and the split, and plan a comparison with its defaults.
 
-    Without `photos`, none is decoded.
+    Photos are decoded only with `photos`.
     """
     checks = data.check(what, label=label, text=text, photos=photos)
     return [*checks, _check_plan(what, label, text)] if all(found.ok for found in checks) else checks

@@ -1,6 +1,6 @@
-"""The verbs: compare heads on data, repeat the paper, search rates. Each leaves a folder and gives a `Study`.
+"""Compare heads on data, repeat the paper, search rates. Each verb leaves a folder and returns a `Study`.
 
-What the command line does is done here. A call that was interrupted goes on when it is made again.
+The commands of the same names call these. If a call was interrupted, the same call goes on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,24 +60,24 @@ def compare(
     """Train every head under the same conditions, on the same split, once for each seed.
 
     `data` is a name, a path, a `Dataset` or the arrays (X, y). `heads` are names, "all", "paper", or
-    "default": the heads that declare `compared`, which leaves close relatives of another head out. The study
-    is kept in the folder `out` (default `spaceform-NAME`). `budget` says how long to train ("quick" unless
-    given), `temperatures` gives variants ("learned", 16, ...) of heads that have one, `recipes` are files to
-    use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
+    "default": the heads that declare `compared`, without close relatives of another head. The study is kept
+    in the folder `out` (default `spaceform-NAME`). `budget` says how long to train (default "quick").
+    `temperatures` ("learned", 16, ...) gives variants of heads that have a temperature. `recipes` are files
+    to use instead of our starting values, and `settings` change every recipe ({"optim.lr": 0.1}).
 
     Photos are seen by the frozen features of a pretrained model of timm, `net`, with its `weights` from a
-    file, a package or the hub; only the heads are trained. `finetune` trains the net too. The other nets of
+    file, a package or the hub; only the heads are trained. `finetune` trains the net, too. The other nets of
     `nets.NETS`, such as "small", are trained from scratch, on shrunk photos. `label` names the column of a
-    table that holds the labels, `text` one that holds texts: a net for texts reads them, named by `net`.
+    table that holds the labels. `text` names a column that holds texts; `net` then names a net for texts.
 
-    `search` is the number of candidates that are tried for each head on the validation split before the runs;
-    on features of your own it is 16 unless given, and 0 turns it off. Reference rows stand beside the heads
-    there: what people would use instead. `seeds` is the number of runs of each head, or "auto": three, then
-    more, up to ten, for the heads that are still in question. That is the rule on features of your own; else
-    it is three. `minutes` bounds the time of search and runs, and the answer says how sure it is.
+    `search` is the number of candidates that are tried for each head on the validation split before the runs.
+    On features of your own the default is 16 (0 turns it off), and there are also rows of references: what
+    people would use instead of a head. `seeds` is the number of runs of each head, or "auto": three, then
+    more, up to ten, for the heads that are still in question. "auto" is the default on features of your own;
+    on other data it is three. `minutes` bounds the time of search and runs; the answer says how sure it is.
 
     The runs are carried out `on` local `Processes()`, or on `Ray(...)`; `workers` processes decode the photos
-    of each run. `say=print` tells what happens.
+    of each run. With `say=print` you see what happens.
     """
     if recipes and (net or budget):
         option, key = ("--net", "net.name") if net else ("--budget", "budget.epochs")
@@ -153,10 +153,10 @@ def reproduce(
     watch: Watch | None = None,
     say: Say = silent,
 ) -> Study:
-    """Run the paper's recipes on one of its data sets; `study.beside_paper` has its cells and ours.
+    """Run the paper's recipes on one of its data sets; `study.beside_paper` has the paper's cells and ours.
 
     `profile="authors"` follows the authors' code where it differs from the text of the paper. `epochs` is the
-    most that a run may take. The other options are those of `compare`.
+    most epochs that a run may take. The other options are those of `compare`.
     """
     require_settable(settings, REPRODUCED)
     paper_data([name])
@@ -178,7 +178,7 @@ def reproduce(
 
 
 def paper_data(names: Sequence[str]) -> list[str]:
-    """Data sets of the paper by name, or ["all"]; each of them is there."""
+    """Data sets of the paper by name, or ["all"]; an error if one of them is missing."""
     chosen = list(published.DATA) if list(names) == ["all"] else list(names)
     for name in chosen:
         if name not in published.DATA:
@@ -211,8 +211,9 @@ def search(
 ) -> Study:
     """Search the rates and options of each head on the validation split, with equal effort for each.
 
-    `study.trials` has a row for each trial, `study.recipes` the best recipe of each head; the folder `out`
-    (default `spaceform-NAME-search`) has it as HEAD.toml, which `compare` takes as one of its `recipes`.
+    `study.trials` has a row for each trial, `study.recipes` the best recipe of each head. The folder `out`
+    (default `spaceform-NAME-search`) has this recipe as HEAD.toml, which `compare` takes as one of its
+    `recipes`.
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
     require_settable(settings, SEARCHED)
@@ -242,9 +243,9 @@ def search(
 
 
 def _begin(folder: Path, found: Mapping[str, Recipe], notes: Mapping[str, Any]) -> None:
-    """A plan without runs, by which `status` knows the folder while heads are searched.
+    """Write a plan without runs, so that `status` recognises the folder while heads are searched.
 
-    A plan that is there stays; a damaged one is refused now and not after the search.
+    A plan that is there stays; a damaged plan is refused now, and not after the search.
     """
     if (folder / "study.json").exists():
         StudyFolder.open(folder)
@@ -253,7 +254,7 @@ def _begin(folder: Path, found: Mapping[str, Recipe], notes: Mapping[str, Any]) 
 
 
 def _scarce_classes(dataset: Dataset, recipe: Recipe) -> list[str]:
-    """Sentences on classes with too few items to train on or none to test on."""
+    """Sentences on classes with too few items to train on, or without items to test on."""
     dataset = dataset if recipe.data.task is None else dataset.with_task(recipe.data.task)
     return scarce_classes(dataset, split(dataset, recipe.data.split_seed))
 
@@ -261,7 +262,7 @@ def _scarce_classes(dataset: Dataset, recipe: Recipe) -> list[str]:
 def _with_margins(
     found: Mapping[str, Recipe], settings: Mapping[str, Any] | None, given: Sequence[str | Path] = ()
 ) -> tuple[dict[str, Recipe], list[str]]:
-    """Recipes whose margins come within the budget, and sentences on what that took; given ones stay."""
+    """Recipes whose margins come within the budget, and sentences on what was changed; `given` ones stay."""
     recipes, said = (dict(found), []) if given else shortened_warm_ups(found, settings or {})
     return recipes, [*said, *missing_margins(recipes)]
 
@@ -279,7 +280,7 @@ def _searched(trials: int, found: Mapping[str, Recipe]) -> str:
         return f"Rates and options: {trials} candidates for each head, on the validation split."
     if all(_shipped(head, recipe) for head, recipe in found.items()):
         return "Rates and options are those of the shipped recipes, which were searched before."
-    return "Rates and options were not searched: a difference of a point or two may be one of rates."
+    return "Rates and options were not searched: a difference of a point or two may come from the rates."
 
 
 def _shipped(head: str, recipe: Recipe) -> bool:
@@ -306,8 +307,8 @@ def _search(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The best recipe of each head, and a sentence about each; trials run in local processes.
 
-    What `settings` fix is not searched. Heads on features are searched by their engine, for at most so many
-    seconds each; others by Optuna.
+    What `settings` fix is not searched. Heads on features are searched by the engine, for at most `seconds`
+    each; other heads by Optuna.
     """
     if _by_engine(found):
         return search_features(

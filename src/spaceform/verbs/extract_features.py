@@ -21,19 +21,19 @@ _WRITERS = {".npz": write_npz, ".parquet": write_parquet}
 @final
 @dataclass(frozen=True)
 class Extracted:
-    """Features that were written: where, what they are, and how long it took."""
+    """Features that were written: where they are, what they are, and how long it took."""
 
     path: Path
     about: About
-    """Net, digest of its weights, classes, number of rows, names of broken items that were left out."""
+    """The net, a digest of its weights, classes, number of rows, names of broken items that were left out."""
     dim: int
     seconds: float
     origin: str
-    """Where the weights came from."""
+    """Where the weights come from."""
 
     @property
     def rows(self) -> int:
-        """How many there are, views included."""
+        """How many rows there are, views included."""
         return self.about.rows or 0
 
     def load(self) -> data.Dataset:
@@ -57,7 +57,8 @@ def extract_features(
     on: "Cluster | None" = None,
     listener: PaceListener | None = None,
 ) -> Extracted:
-    """Write the features of photos or texts by a pretrained net to `out`; the same call again goes on.
+    """Write the features of photos or texts by a pretrained net to `out`. After a kill, the same call goes
+    on.
 
     `what` is a folder of photos, a name of the catalog or a loaded data set; or texts: a table with
     the columns `text` and `label`, or a folder of `.txt` files with a sub-folder for each class. `out` ends
@@ -65,12 +66,12 @@ def extract_features(
 
     `net` is a model of timm, with its own preprocessing, and `weights` a local file for it (safetensors, or
     .pth of plain tensors); without a file the weights are those of an installed package or of the hub. For
-    texts, `net` is a name or a local folder of sentence-transformers. `views` adds so many augmented views of
-    each training photo as further rows, marked by `view` 1, 2, …. `workers` threads decode. `skip_broken`
-    leaves out photos that cannot be decoded and texts that are empty, and counts them.
+    texts, `net` is a name or a local folder of sentence-transformers. `views` augmented views of each
+    training photo are further rows, marked by `view` 1, 2, …. `workers` threads decode. `skip_broken` leaves
+    out photos that cannot be decoded and texts that are empty, and counts them.
 
-    `on=sf.Ray(...)` has the shards encoded by actors of a Ray cluster, on a GPU where they ask for one. Its
-    hosts see the photos under the same paths; the net travels to them, and this process writes the shards.
+    With `on=sf.Ray(...)` actors of a Ray cluster encode the shards, on a GPU if they ask for one. The hosts
+    must see the photos under the same paths; the net travels to them, and this process writes the shards.
     """
     began, path = time.monotonic(), Path(out).expanduser()
     if path.suffix and path.suffix not in _WRITERS and not path.is_dir():

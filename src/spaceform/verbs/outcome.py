@@ -1,4 +1,4 @@
-"""A study as its user sees it: the table, the advice, the runs, the report."""
+"""A study as users see it: the table, the advice, the runs, the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -36,12 +36,12 @@ class Study:
 
     @property
     def kept(self) -> StudyFolder:
-        """The folder behind it, with its plan."""
+        """The study's folder, with its plan."""
         return self._kept
 
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """The path of the study's folder."""
         return self._kept.folder
 
     @property
@@ -61,7 +61,7 @@ class Study:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each run: what it was, how it ended, what was measured."""
+        """One row for each run: its recipe, how it ended, what was measured."""
         return self._kept.table()
 
     @property
@@ -86,7 +86,7 @@ class Study:
 
     @property
     def searches(self) -> list[str]:
-        """How far the searches are, a sentence for each head."""
+        """How far the searches are, in a sentence for each head."""
         from spaceform.study import feature_search, optuna_search
 
         folder = self._search_folder
@@ -95,7 +95,7 @@ class Study:
 
     @property
     def references(self) -> list[KeptReference]:
-        """What people would use instead of a head, on the same split; those that are fitted already."""
+        """What people would use instead of a head, on the same split, as far as it is fitted already."""
         return read_references(self.folder)
 
     @property
@@ -105,11 +105,11 @@ class Study:
 
     @property
     def advice(self) -> Advice | None:
-        """What to choose, over all goals and for each, and how sure that is; None before a run ends."""
+        """What to choose, over all goals and for each goal, and how sure that is; None before a run ends."""
         return judge(self._kept)
 
     def shown(self) -> tuple[summary.Results, list[str]]:
-        """The table as people see it, and what to say of it.
+        """The table as people see it, and sentences on it.
 
         The table has a row for each head, marked by the advice, then the references. The sentences are the
         advice, which run to deploy, and the command that does it.
@@ -130,7 +130,7 @@ class Study:
 
     @property
     def failures(self) -> dict[str, list[str]]:
-        """Why runs failed: the reason, and the names of the runs."""
+        """Why runs failed: for each reason, the names of the runs."""
         found: dict[str, list[str]] = {}
         for status in self.statuses:
             if status.state == "failed":
@@ -138,7 +138,7 @@ class Study:
         return found
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write tables, figures and one page from what is saved; returns the path of `report.html`."""
+        """Write tables, figures and one page from the saved results; returns the path of `report.html`."""
         from spaceform.report import write
 
         return write([self.folder], out)
@@ -150,7 +150,7 @@ class Study:
 
 @final
 class Runs(Mapping[str, Run]):
-    """The finished runs of a study, each loaded when it is asked for."""
+    """The finished runs of a study by name; each is loaded when it is asked for."""
 
     def __init__(self, kept: StudyFolder) -> None:
         self._paths = {job.name: kept.path(job) for job in kept.jobs if kept.status(job).state == "finished"}
@@ -189,5 +189,5 @@ def _cell(measure: summary.Measure, row: summary.Row | None) -> str:
 
 
 def _by_optuna(search: Path) -> bool:
-    """Whether Optuna wrote this folder of a search; if not, the engine did."""
+    """Whether Optuna wrote this folder of a search; if not, the engine wrote it."""
     return (search / "search.db").exists()

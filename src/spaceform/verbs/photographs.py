@@ -1,4 +1,4 @@
-"""How a study sees photos and texts: by frozen features of a pretrained net; photos also by other nets."""
+"""How a study sees photos and texts: by frozen features of a pretrained net. Nets can also train on photos."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _EVERY = 10.0
 @final
 @dataclass(frozen=True)
 class Eyes:
-    """What is asked for: a net, a file of its weights, and whether the net is trained too."""
+    """What was asked for: a net, a file of its weights, and whether the net is trained, too."""
 
     net: str | None = None
     weights: str | Path | None = None
@@ -33,11 +33,11 @@ class Eyes:
 @final
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The data as the heads meet them, and what recipes say of it."""
+    """The data as the heads take them, and what recipes say about them."""
 
     source: StudyData
     net: str | None
-    """For `plan.Conditions`."""
+    """The net for `plan.Conditions`."""
     settings: Mapping[str, Any]
 
 
@@ -50,7 +50,7 @@ def see(
     settings: Mapping[str, Any] | None,
     say: Callable[[str], None],
 ) -> Seen:
-    """Photos and texts by the frozen features of a pretrained net, unless a net is trained on photos."""
+    """The data as heads take them: photos and texts as frozen features, unless a net is trained on photos."""
     given = dict(settings or {})
     if source.dataset.kind == "texts":
         return _read(source, eyes, given, say)
@@ -91,7 +91,7 @@ def see(
 
 
 def _read(source: StudyData, eyes: Eyes, given: Mapping[str, Any], say: Callable[[str], None]) -> Seen:
-    """Texts by the frozen features of a net for them."""
+    """Texts as frozen features of a net for texts."""
     if eyes.weights is not None or eyes.finetune:
         option = "--weights" if eyes.weights is not None else "--finetune"
         raise RecipeError(f"{option} is for photos; for texts, --net names a net or a local folder")

@@ -1,4 +1,4 @@
-"""Carry out the runs of a study: those of a plan, or seed by seed for as long as they are needed."""
+"""Carry out the runs of a study: all runs of a plan, or seed by seed as long as more are needed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,13 +13,13 @@ from spaceform.study.seeds import Seeds
 from spaceform.verbs.outcome import Study
 
 Watch: TypeAlias = Callable[[Sequence[RunStatus]], AbstractContextManager[Watcher]]
-"""Given how far the runs are, a context whose value is told of every event."""
+"""A function of how far the runs are. It gives a context, whose value is called with every event."""
 Say: TypeAlias = Callable[[str], None]
-"""Told a sentence, such as `print`."""
+"""A function that is called with a sentence, such as `print`."""
 
 
 def silent(sentence: str) -> None:
-    """Says nothing."""
+    """Do nothing with the sentence."""
 
 
 def carry_out(
@@ -32,13 +32,13 @@ def carry_out(
     watch: Watch | None = None,
     say: Say = silent,
 ) -> Study:
-    """Plan these runs in a folder and carry them out: for a study that is no comparison of heads."""
+    """Plan these runs in a folder and carry them out, for a study that does not compare heads."""
     with locked(out) as folder:
         return _carry_out(folder, jobs, notes or {}, on or Processes(), workers, watch or saying(say))
 
 
 def run_errands(errands: Sequence[Errand], on: Processes, say: Say) -> None:
-    """Do these errands in local processes; one that fails is told of."""
+    """Do these errands in local processes; `say` is told if one fails."""
     for event in on.each(errands):
         if event.failure is not None:
             say(f"{event.job.label}: {event.error}")
@@ -55,7 +55,7 @@ def by_seeds(
     say: Say,
     beside: Sequence[Errand] = (),
 ) -> Study:
-    """The first seeds of every head, then more of those in question for as long as the rule says."""
+    """The first seeds of every head, then more seeds of the heads in question as long as the rule says."""
     counts = {job.label: rule.first for job in runs(range(1))}
     if rule.racing:
         counts = _with_those_there(counts, runs, folder)
@@ -79,7 +79,7 @@ def by_seeds(
 def _with_those_there(
     counts: Mapping[str, int], runs: Callable[[Sequence[int]], list[Job]], folder: Path
 ) -> dict[str, int]:
-    """Seeds to begin with: those that an earlier call has finished count too, from the first on."""
+    """How many seeds to begin with, including those that an earlier call has finished without a gap."""
     study = StudyFolder.open(folder)
     done = {job for job in study.jobs if study.status(job).state == "finished"}
     found = dict(counts)
@@ -112,7 +112,7 @@ def _carry_out(
 
 
 def saying(say: Say) -> Watch:
-    """A sentence for each run that ends."""
+    """A watcher that says a sentence for each run that ends."""
 
     def watch(statuses: Sequence[RunStatus]) -> AbstractContextManager[Watcher]:
         done = sum(status.state == "finished" for status in statuses)

@@ -1,4 +1,4 @@
-"""What a study is about: data by name or path, a data set that is loaded already, or arrays."""
+"""The data of a study: by name or path, a data set that is loaded already, or arrays."""
 
 import io
 import tempfile
@@ -22,15 +22,15 @@ AnyData: TypeAlias = "str | Path | Dataset | Sequence[Any]"
 @final
 @dataclass(frozen=True)
 class StudyData:
-    """Data as recipes name it, and as it is."""
+    """Data, with the name that recipes have for them."""
 
     name: str
     dataset: Dataset
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What `keep` writes; empty for data that lies elsewhere."""
+    """The arrays that `keep` writes; empty for data that have their own place."""
 
     def keep(self) -> None:
-        """Write arrays into the study's folder, or make sure that they are there: runs read them again."""
+        """Write the arrays into the study's folder, or check that they are there: runs read them again."""
         path = Path(self.name)
         if not self.arrays:
             return
@@ -51,7 +51,7 @@ def find(
     label: str | None = None,
     text: str | None = None,
 ) -> tuple[StudyData, Path]:
-    """The data, and the folder of its study: the given one, or `spaceform-NAME` with an ending."""
+    """The data, and the folder of the study: the given one, or `spaceform-NAME` with an ending."""
     folder = None if out is None else Path(out)
     if isinstance(data, str | Path):
         source = StudyData(str(data), load(data, label=label, text=text))
@@ -65,7 +65,7 @@ def find(
 
 
 def _place(dataset: Dataset) -> str | None:
-    """Where a data set can be read again as it is."""
+    """The name or path from which the data set can be read again."""
     if dataset.name not in CATALOG and len(dataset.source) != 1:
         return None
     place = dataset.name if dataset.name in CATALOG else str(dataset.source[0])
@@ -102,7 +102,7 @@ def _of_pair(data: Sequence[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _as_dataset(arrays: Mapping[str, NDArray[Any]]) -> Dataset:
-    """What the file of these arrays is read as, with the same checks."""
+    """The data set of these arrays, checked as if it were read from a file."""
     with tempfile.TemporaryDirectory(prefix="spaceform-") as place:
         path = Path(place) / ARRAYS
         try:
