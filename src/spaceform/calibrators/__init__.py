@@ -9,8 +9,8 @@ acts inside the average over draws,
 as it would if the head itself had been trained at that temperature: scaling the logarithm of the averaged
 probabilities instead would undo the averaging.
 
-Minimised is the mean negative log-likelihood. For one draw it is convex in β and in all that enters β
-linearly; with several draws the minimum is sought from the best point of a wide scan, and every step must
+A fit minimises the mean negative log-likelihood. With one draw it is convex in β, and in everything that β is
+linear in. With several draws the search starts from the best point of a wide scan, and every step must
 decrease it. `StructuredScaling` is what runs predict with: it starts from the averaged probabilities,
 checks each of its parts by cross-validation, and leaves alone what it cannot improve.
 """

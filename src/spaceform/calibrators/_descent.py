@@ -1,4 +1,4 @@
-"""Descent for many parameters, where second derivatives are too many; several functions at a time.
+"""Minimise functions of too many parameters for second derivatives, several functions at a time.
 
 `torch.optim.LBFGS` would do, but its first use in a process imports torch's compiler, which takes seconds.
 """
@@ -17,7 +17,9 @@ _HALVINGS = 30
 
 
 class _Move(NamedTuple):
-    """A step, by how much it changed the gradient, the product of both, and that over the change's square."""
+    """A step, the change of the gradient by it, the product of both, and this product over the change's
+    square.
+    """
 
     step: Float[Tensor, "b p"]
     change: Float[Tensor, "b p"]
@@ -26,7 +28,7 @@ class _Move(NamedTuple):
 
 
 PastMoves: TypeAlias = deque[_Move]
-"""What the last steps showed of it."""
+"""The last steps, which show the curvature."""
 
 
 def descend(
@@ -40,9 +42,9 @@ def descend(
 ) -> tuple[Float[Tensor, "b p"], PastMoves]:
     """Minimise b smooth convex functions, given their values and gradients, by L-BFGS; all steps go down.
 
-    Each ends after so many steps, where no entry of its gradient is above `slope`, or where a step decreases
-    its value by a share of at most `last`. Returns the minima and what the steps showed of the curvature;
-    given to the descent of similar functions as `past`, that spares their first steps.
+    Each ends after `steps` steps, or when no entry of its gradient is above `slope`, or when a step decreases
+    its value by a share of at most `last`. Returns the minima and the last moves; as `past`, these save the
+    descent of similar functions its first steps.
     """
     x = start.clone()
     value, gradient = evaluate(x)
@@ -70,7 +72,7 @@ def descend(
 
 
 def _move(step: Float[Tensor, "b p"], change: Float[Tensor, "b p"]) -> _Move:
-    """Where rounding hides the curvature, a move that says nothing."""
+    """A move; if rounding hides the curvature, a move without effect."""
     bent, square = torch.linalg.vecdot(step, change), torch.linalg.vecdot(change, change)
     said = bent > 1e-12 * square
     one = torch.ones_like(bent)
@@ -83,7 +85,9 @@ def _move(step: Float[Tensor, "b p"], change: Float[Tensor, "b p"]) -> _Move:
 
 
 def _times_inverse(gradient: Float[Tensor, "b p"], past: PastMoves) -> Float[Tensor, "b p"]:
-    """The inverse of the curvature, as the last steps showed it, times the gradient: two loops over them."""
+    """The inverse of the curvature, as the last steps show it, times the gradient: two loops over these
+    steps.
+    """
     q, shares = gradient.clone(), []
     for move in reversed(past):
         shares.append((torch.linalg.vecdot(move.step, q) / move.bent)[:, None])

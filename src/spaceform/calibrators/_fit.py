@@ -1,4 +1,4 @@
-"""The negative log-likelihood of scaled logits with its derivatives, and its minimum by Newton's method."""
+"""The negative log-likelihood of scaled logits, its derivatives, and its minimum by Newton's method."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Examples(NamedTuple):
         return Examples(self.logits[:, rows], self.y[rows], self.weight[rows])
 
     def few(self, most: int) -> "Examples":
-        """At most so many examples, evenly spread."""
+        """At most `most` examples, evenly spread."""
         step = -(-len(self.y) // most)
         return self if step == 1 else Examples(*(x.contiguous() for x in self._every(step)))
 
@@ -37,7 +37,7 @@ class Examples(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Weighted mean loss; derivatives in β of every example's loss, times its weight."""
+    """The weighted mean loss; and for every example the derivatives of its loss in β, times its weight."""
 
     value: float
     slope: Float[Tensor, " batch"]
@@ -121,10 +121,10 @@ def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Curve
 
 
 def fit_inverse_temperature(examples: Examples, prior_spread: float | None = None) -> float:
-    """The β > 0 of least loss: a scan of a part of the data finds the valley, Newton's method its floor.
+    """The β > 0 of least loss: a scan on a part of the data finds the valley, Newton's method its minimum.
 
-    Where every example is right there is no floor, and Laplace's rule says how far down to go. A prior
-    log β ~ N(0, prior_spread²) gives it one.
+    If every example is right there is no minimum, and Laplace's rule says how far to go. With a prior log β ~
+    N(0, prior_spread²) there is always a minimum.
     """
     N, sample = len(examples.y), examples.few(256)
     spread = float((L := sample.logits.double()).sub(L.mean(-1, keepdim=True)).square().mean().sqrt())
@@ -134,7 +134,9 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
     if prior_spread is None and all_right(sample) and all_right(examples):
         return _most_supported(examples, max(1.0, grid[-1].item()))
     if prior_spread is not None:
-        grid = grid.log()  # there the prior is a parabola: in β it bends down, and steps were halved for ever
+        grid = (
+            grid.log()
+        )  # in log β the prior is a parabola; in β it is not convex, and steps would be halved without end
 
     def objective(part: Examples) -> Callable[[Tensor], Curved]:
         if prior_spread is None:
@@ -148,7 +150,7 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
         θ, value = minimise(objective(examples.few(rows)), θ, grid[:1], grid[-1:], last=floor)
     several_valleys = len(examples.logits) > 1 or prior_spread is not None
     one = torch.ones_like(θ) if prior_spread is None else torch.zeros_like(θ)
-    if several_valleys and objective(examples)(one).value < value:  # at least never worse than T = 1
+    if several_valleys and objective(examples)(one).value < value:  # so the result is never worse than T = 1
         θ, _ = minimise(objective(examples), one, grid[:1], grid[-1:], last=floor)
     return θ.item() if prior_spread is None else θ.exp().item()
 
@@ -160,7 +162,7 @@ def _at_one_temperature(examples: Examples, θ: Float[Tensor, "1"]) -> Curved:
 
 
 def _with_prior(at: Curved, u: Float[Tensor, "1"], total: float, spread: float) -> Curved:
-    """As a function of u = log β, plus u²/2s² for all examples together."""
+    """The loss as a function of u = log β, plus u²/2s² for all examples together."""
     β, N = u.exp(), total * spread**2
     slope = β * at.slope
     return Curved(
@@ -178,7 +180,7 @@ def all_right(examples: Examples) -> bool:
 
 
 def _most_supported(examples: Examples, upper: float) -> float:
-    """The β in [1, upper] up to which N right answers of N support more confidence.
+    """The largest β in [1, upper] that N right answers out of N support.
 
     Laplace's rule of succession gives the next answer the probability (N + 1)/(N + 2) of being right: β
     raises the mean probability of the right class no higher. It increases with β, so bisection finds it.
@@ -211,7 +213,8 @@ def minimise(
     last: float = 1e-10,
     steps: int = 100,
 ) -> tuple[Float[Tensor, " p"], float]:
-    """Newton's method within bounds: what presses against a bound is held, every step decreases the value.
+    """Newton's method within bounds: parameters that press against a bound are held; every step decreases the
+    value.
 
     A step that promises a decrease below `last`, relative to the value or to a tenth, is the last one,
     and needs no evaluation: convergence is quadratic.
@@ -227,7 +230,7 @@ def minimise(
         step = torch.zeros_like(θ)
         step[free] = -_solve(at.curvature[free][:, free], at.slope[free])
         promise = -float(step @ at.slope)
-        if promise <= last * max(abs(at.value), 0.1):  # a loss of next to none drowns in rounding
+        if promise <= last * max(abs(at.value), 0.1):  # rounding hides changes of a loss near 0
             θ = torch.minimum(torch.maximum(θ + step, lower), upper)
             break
         for halvings in range(40):
@@ -242,7 +245,7 @@ def minimise(
 
 
 def last_decrease(examples: Examples) -> float:
-    """Decreases below this drown in the rounding of the logits' dtype."""
+    """The least decrease that the rounding of the logits' dtype does not hide."""
     return 1e-10 if examples.logits.dtype == torch.float64 else 1e-7
 
 
@@ -250,7 +253,7 @@ def _solve(H: Float[Tensor, "p p"], g: Float[Tensor, " p"]) -> Float[Tensor, " p
     """H⁻¹ g, with as much added to H's diagonal as makes it positive definite: −H⁻¹ g then points
     downhill.
     """
-    if len(g) == 1:  # as far as if it were bent up as much
+    if len(g) == 1:  # as far as with a curvature of the opposite sign
         return g / H[0].abs().clamp_min(1e-300)
     scale = H.diagonal().abs().max().clamp_min(1e-300)
     extra = 0.0

@@ -11,7 +11,7 @@ _SPREADS_OF_LINE = (0.3, 0.2, 0.1)
 
 
 class DesignRows(NamedTuple):
-    """What the models are fitted to. Every weight is positive."""
+    """The rows that the models are fitted to. Every weight is positive."""
 
     X: Float[Tensor, "n classes"]
     """Logarithms of probabilities."""
@@ -21,19 +21,19 @@ class DesignRows(NamedTuple):
     weight: Float[Tensor, " n"]
 
     def part(self, rows: Tensor) -> "DesignRows":
-        """Some of them, by a mask."""
+        """Some of the rows, by a mask."""
         return DesignRows(*(x[rows] for x in self))
 
 
 class PriorSpreads(NamedTuple):
-    """Of the priors of w and c, and of M; 0 leaves them out."""
+    """The spreads of the priors of w and c, and of M; 0 leaves these coefficients out."""
 
     vector: float
     matrix: float
 
 
 class ScalingCoefficients(NamedTuple):
-    """Of one model."""
+    """The coefficients of one model."""
 
     line: Float[Tensor, "3"]
     """1 + a and b."""
@@ -47,7 +47,7 @@ class ScalingCoefficients(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Sets of rows, filled up with rows of weight 0; a class is a line of memory."""
+    """Sets of rows, filled up with rows of weight 0. The numbers of a class lie side by side in memory."""
 
     X: Float[Tensor, "b classes n"]
     u: Float[Tensor, "b 3 n"]
@@ -55,7 +55,7 @@ class Stack(NamedTuple):
     w: Float[Tensor, "b n"]
     """Weights, with the sum 1."""
     total: Float[Tensor, " b"]
-    """Of the weights as given."""
+    """The sum of the weights as given."""
     of_y: Float[Tensor, "b p"]
     """Σ w ∂f_y of all coefficients."""
 
@@ -104,7 +104,7 @@ class Objective:
         self.spread[:3] = torch.tensor(_SPREADS_OF_LINE)
         if matrix:
             self.spread[-matrix:] = spreads.matrix
-            self.spread[-matrix:].view(K, K).fill_diagonal_(0)  # what w is for
+            self.spread[-matrix:].view(K, K).fill_diagonal_(0)  # the diagonal belongs to w
         self.of_y = stack.of_y[:, : len(self.spread)]
 
     def __call__(self, t: Float[Tensor, "b p"]) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
@@ -127,7 +127,7 @@ class Objective:
         return value, slope.mul_(self.spread).addcdiv_(t, total[:, None])
 
     def start(self, θ: Float[Tensor, "b q"]) -> Float[Tensor, "b p"]:
-        """Where to begin, given the coefficients of a smaller model."""
+        """Where the fit begins, given the coefficients of a smaller model."""
         t = self.spread.new_zeros(len(θ), len(self.spread))
         t[:, : θ.shape[1]] = θ / self.spread[: θ.shape[1]].clamp_min(1e-30)
         return t

@@ -22,13 +22,15 @@ from spaceform.calibrators._objective import (
 
 _FOLDS, _FOLDS_OF_MANY_CLASSES = 5, 3
 _FEW, _MOST_FOR_MATRIX = 32, 128
-"""Classes: up to the first a matrix gets more room, past the second there is none."""
+"""Numbers of classes: up to the first, a matrix has a wider prior; past the second, there is no matrix."""
 _STEPS, _STEPS_OF_FOLDS = 40, 8
-"""Of descent; that of a fold begins where all rows ended."""
+"""The most steps of a descent. On a fold it begins at the result for all rows."""
 
 
 def sizes(classes: int) -> list[PriorSpreads]:
-    """From one temperature to a matrix. As in Berta et al. 2026, w and c have less room with more classes."""
+    """The priors of all models, from one temperature to a matrix. As in Berta et al. 2026, those of w and c
+    become narrower with more classes.
+    """
     r, K = classes**-0.5, classes
     small = [PriorSpreads(0.0, 0.0), PriorSpreads(0.7 * r, 0.0)]
     if classes > _MOST_FOR_MATRIX:
@@ -39,7 +41,9 @@ def sizes(classes: int) -> list[PriorSpreads]:
 
 
 class JoinedModels(NamedTuple):
-    """The models that were fitted to all rows, and their shares; what is left is the model as trained."""
+    """The models that were fitted to all rows, with their shares; the rest is the share of the model as
+    trained.
+    """
 
     models: list[ScalingCoefficients]
     shares: Float[Tensor, " models"]
@@ -48,8 +52,8 @@ class JoinedModels(NamedTuple):
 def fit_joined(rows: DesignRows, plain: Float[Tensor, "n classes"]) -> JoinedModels:
     """Shares by cross-validated loss; `plain` are log-probabilities as trained.
 
-    A fit begins where that of the next smaller model ended. Past 32 classes, where a model gains nothing on
-    the folds, no larger one is tried.
+    A fit begins where the fit of the next smaller model ended. With more than 32 classes, if a model gains
+    nothing on the folds, no larger model is tried.
     """
     K = rows.X.shape[1]
     fold = _fold_of(rows, plain, _FOLDS if K <= _FEW else _FOLDS_OF_MANY_CLASSES)
@@ -86,7 +90,7 @@ def _of_folds(
     rows: DesignRows,
     fold: Int[Tensor, " n"],
 ) -> Float[Tensor, "n classes"]:
-    """What a model that has not seen a row says of it, in logarithms."""
+    """The log-probabilities of each row by a model that has not seen it."""
     folds = int(fold.max()) + 1
     t, _ = descend(objective, start.expand(folds, -1), _STEPS_OF_FOLDS, curvature)
     found = torch.empty_like(rows.X)
@@ -97,8 +101,8 @@ def _of_folds(
 
 
 def _fold_of(rows: DesignRows, plain: Float[Tensor, "n classes"], folds: int) -> Int[Tensor, " n"]:
-    """Rows are dealt out in the order of their losses: every fold has as many hard ones, and equal rows share
-    a fold.
+    """The fold of each row. Rows go to the folds in the order of their losses: every fold has equally many
+    hard rows, and equal rows are in one fold.
     """
     losses = plain.gather(1, rows.y[:, None])[:, 0].round(decimals=9)  # equal up to rounding is equal
     return losses.unique(return_inverse=True)[1] % folds
@@ -107,7 +111,7 @@ def _fold_of(rows: DesignRows, plain: Float[Tensor, "n classes"], folds: int) ->
 def _shares(
     plain: Float[Tensor, "n classes"], steps: Float[Tensor, "models n classes"], rows: DesignRows
 ) -> Float[Tensor, " models"]:
-    """Those of least loss, each between 0 and 1, with a ridge as strong as one row."""
+    """The shares of least loss, each between 0 and 1, with a ridge as strong as one row."""
     y, w = rows.y[:, None], rows.weight / rows.weight.sum()
     N, M = float(rows.weight.sum()), len(steps)
     of_y = steps.gather(2, y.expand(M, -1, 1))[..., 0]
@@ -129,9 +133,10 @@ def _shares(
 
 
 def _support(plain: Float[Tensor, "n classes"], step: Float[Tensor, "n classes"], rows: DesignRows) -> float:
-    """How much of a step to take: 1 − (s/m)² with m the mean gain of all of it and s its standard error.
+    """How much of a step to take: 1 − (s/m)², where m is the mean gain of the whole step and s its standard
+    error.
 
-    The loss is convex: what the whole step would lose on new items, a part of it loses at most in part.
+    The loss is convex: if the whole step is a loss on new items, a part of the step loses at most that part.
     """
     total = rows.weight.sum()
     w = rows.weight / total

@@ -22,7 +22,7 @@ class Calibrator(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    """What files and commands call it; the key of `CALIBRATORS`."""
+    """The name in files and commands; the key in `CALIBRATORS`."""
     shapes: ClassVar[dict[str, int]]
     """The fitted buffers and their numbers of axes."""
 
@@ -44,7 +44,9 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _fault(self) -> str | None:
-        """What is wrong with buffers that were loaded: all are finite and have the right number of axes."""
+        """What is wrong with loaded buffers, which are finite and have the right number of axes; empty if
+        nothing.
+        """
 
     # What every caller meets.
 
@@ -58,9 +60,9 @@ class Calibrator(nn.Module, ABC):
         """Minimise the negative log-likelihood of (logits, y).
 
         `logits` has shape (batch, classes), or (draws, batch, classes) from a stochastic head. `confidence`
-        is `head.confidence(z)`, one number an example. `weight` says how often an example counts: a weight of
-        2 is an example given twice. Where only the ratios of weights mean something, divide them by their
-        mean.
+        is `head.confidence(z)`, one number for each example. `weight` says how often an example counts: a
+        weight of 2 is an example given twice. If only the ratios of your weights have a meaning, divide them
+        by their mean.
         """
         examples, kept = as_examples(logits, y, confidence, weight)
         for buffer, value in self._fit(examples, kept).items():
@@ -135,7 +137,7 @@ def _with_finite_squares(L: Float[Tensor, "draws batch classes"]) -> Float[Tenso
 
 
 def _tensor(x: TensorOrArray, name: str, ndims: tuple[int, ...]) -> Tensor:
-    """As it is while a graph is traced; elsewhere checked, with its gradient.
+    """The tensor. It is checked, except while a graph is traced.
 
     Values are looked at on the CPU only: a look at another device would wait for it.
     """

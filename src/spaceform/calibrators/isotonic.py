@@ -1,4 +1,4 @@
-"""A monotone curve per class."""
+"""A monotone curve for each class."""
 
 from typing import final
 
@@ -34,7 +34,7 @@ class Isotonic(Calibrator):
         labels, weight = examples.y.cpu().numpy(), examples.weight.cpu().numpy()
         curves = [isotonic_corners(p[:, j], labels == j, weight) for j in range(p.shape[1])]
         longest = max(len(x) for x, _ in curves)
-        # Repeating the last corner makes the curves one rectangle and changes none of them.
+        # The last corner is repeated, so that all curves have the same number; this changes no curve.
         x, y = (
             torch.from_numpy(np.stack([np.pad(c, (0, longest - len(c)), mode="edge") for c in corners]))
             for corners in zip(*curves, strict=True)
@@ -70,7 +70,7 @@ def isotonic_corners(
 ) -> tuple[_Numbers, _Numbers]:
     """The corners of the non-decreasing step function of x nearest to `target` in weighted squares.
 
-    A block gives its first and its last x.
+    A block has two corners, at its first and its last x.
     """
     at, start, mean = pool_adjacent_violators(x, target, weight)
     end = np.append(start[1:], len(at)) - 1

@@ -27,14 +27,14 @@ _EQUAL = 1e-3
 class NormAwareTemperature(Calibrator):
     """softmax(β(κ) ℓ): the inverse temperature depends on the embedding's norm or concentration κ.
 
-    Spherical losses throw the norm away, yet it says how sure the model is. β is a monotone function of log
-    κ, linear between `knots` quantiles of the fitting data and constant outside them, rising or falling,
+    Spherical losses do not use the norm, yet it says how sure the model is. β is a monotone function of log
+    κ: linear between `knots` quantiles of the fitting data, constant outside them, and rising or falling,
     whichever has the lower loss. It is linear in its coefficients, so the fit is convex.
 
-    Where the large norms have no error among them, nothing in the data bounds their β. So a weak doubt
-    stands at each knot: minimised is the mean loss plus Σⱼ (βⱼ/β − 1)²/2N, β being plain scaling's.
-    It costs plain scaling nothing, so this never falls behind it on the data it was fitted to, and is nothing
-    beside the evidence of many examples; where every example is right, this is plain scaling.
+    If there is no error among the large norms, nothing in the data bounds their β. So each knot has a weak
+    prior: the fit minimises the mean loss plus Σⱼ (βⱼ/β − 1)²/2N, where β is that of plain scaling. This term
+    is 0 for plain scaling, so on the fitting data this calibrator is never worse than plain scaling; and with
+    many examples the term hardly counts. If every example is right, the result is plain scaling.
     """
 
     name = "norm_aware_temperature"
@@ -97,7 +97,7 @@ class NormAwareTemperature(Calibrator):
 
 
 def given(confidence: Tensor | None) -> Float[Tensor, " batch"]:
-    """The confidence, which must be there."""
+    """The confidence; an error if it is missing."""
     if confidence is None:
         raise ValueError(
             "NormAwareTemperature needs confidence=, one number per example; pass head.confidence(z)"
@@ -112,7 +112,9 @@ def _monotone_fit(
     β: float,
     rises: bool,
 ) -> tuple[float, Float[Tensor, " knots"]]:
-    """The least loss with its doubt, and β at the knots there; β is plain scaling's."""
+    """The least loss with its prior, and β at the knots at this minimum; the argument β is that of plain
+    scaling.
+    """
     basis, knots = (_monotone(x, at, rises) for x in (κ, at.exp()))
     N = examples.total
 

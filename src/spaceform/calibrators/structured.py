@@ -1,4 +1,6 @@
-"""A temperature that sees the norm, scales and offsets of the classes, and a matrix, as far as they help."""
+"""A temperature that depends on the norm, scales and offsets of the classes, and a matrix, as far as these
+help.
+"""
 
 from typing import final
 
@@ -13,7 +15,7 @@ from spaceform.calibrators.base import Calibrator, check_classes, weighted_quant
 from spaceform.heads.base import log_mean_softmax
 
 _SPREAD_OF_LOG_TEMPERATURE = 1.0
-"""Of the prior of log β."""
+"""The standard deviation of the prior of log β."""
 _NO_FLOOR = 1e-30
 
 
@@ -21,17 +23,17 @@ _NO_FLOOR = 1e-30
 class StructuredScaling(Calibrator):
     """softmax(s log p + (a + b·u) X + A X + c): what predictions use, since it is best on new items.
 
-    p are the probabilities as trained, averaged over the draws. X = log((1 − ε) softmax(β log p) + ε/K) with
-    plain scaling's β, and with ε = 1/(N + 1), since N items support no certainty. u is x and
-    x² − 1, with x the logarithm of the norm or concentration, of mean 0 and variance 1 on the fitting items
-    and constant outside their range; without a confidence b is 0. A is a matrix for up to 128
-    classes, and a diagonal one for more.
+    p are the probabilities as trained, averaged over the draws. X = log((1 − ε) softmax(β log p) + ε/K), with
+    the β of plain scaling and ε = 1/(N + 1), since N items do not prove certainty. u has the entries x and x²
+    − 1, where x is the logarithm of the norm or concentration: it has mean 0 and variance 1 on the fitting
+    items, and is constant outside their range. Without a confidence b is 0. A is a full matrix for up to 128
+    classes, and diagonal for more.
 
     Models of growing size are fitted with priors around plain scaling: temperature and norm; scales and
-    offsets of the classes; matrices. Then they are joined with the probabilities as trained, with the shares
-    of least loss in cross-validation, and the sum is shrunk towards the probabilities as trained by
-    how sure the gain is: where the folds show none, nothing is changed. Where every example is right, this is
-    plain scaling, which keeps a doubt.
+    offsets of the classes; matrices. They are joined with the probabilities as trained, by the shares of
+    least loss in cross-validation. Then the result is shrunk towards the probabilities as trained, the more
+    the less sure the gain is: if the folds show no gain, nothing is changed. If every example is right, the
+    result is plain scaling, which is never certain.
     """
 
     name = "structured"
@@ -50,11 +52,11 @@ class StructuredScaling(Calibrator):
     floor: Tensor
     """ε."""
     log_confidence: Tensor
-    """Lowest, highest, mean and spread."""
+    """Lowest value, highest value, mean and spread of log confidence."""
     line: Tensor
     """a and b."""
     matrix: Tensor
-    """A, or one row with its diagonal."""
+    """The matrix A, or its diagonal as one row."""
     offset: Tensor
 
     def _fit(self, examples: Examples, confidence: Tensor | None) -> dict[str, Tensor]:
@@ -120,7 +122,7 @@ class StructuredScaling(Calibrator):
 
 
 def _one_temperature(β: float, classes: int) -> dict[str, Tensor]:
-    """Plain scaling, in these buffers."""
+    """The buffers of plain scaling."""
     nothing = torch.zeros(classes)
     return {
         "as_trained": torch.zeros(()),
@@ -150,12 +152,12 @@ def _range(κ: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Float[Tensor
     x = torch.minimum(torch.maximum(x, low), high)
     mean = share @ x
     spread = (share @ (x - mean).square()).sqrt()
-    # Norms that are equal up to rounding say nothing: a large spread makes u nothing.
+    # Norms that are equal up to rounding say nothing: a large spread makes u nearly 0.
     return torch.stack([low, high, mean, torch.where(spread > 1e-3, spread, torch.full_like(spread, 1e3))])
 
 
 def _place(κ: Float[Tensor, " n"], range_: Float[Tensor, "4"]) -> Float[Tensor, "n 2"]:
-    """The two numbers of u."""
+    """The two entries of u."""
     low, high, mean, spread = range_
     x = (torch.minimum(torch.maximum(_log(κ), low), high) - mean) / spread
     return torch.stack([x, x.square() - 1], -1)

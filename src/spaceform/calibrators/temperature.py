@@ -19,12 +19,13 @@ class TemperatureScaling(Calibrator):
     T is the minimiser to 1e-7 (float64 logits) or 1e-5 (float32), relatively, sought within a factor 1000 of
     the spread of the logits.
 
-    Where every example is right the loss falls for ever as T → 0, and N right answers support no certainty:
-    Laplace's rule of succession leaves the next one a chance of 1/(N + 2) to be wrong. T is then lowered only
-    until the mean probability of the wrong classes is that, and stays 1 where it is no more already.
+    If every example is right, the loss falls without end as T → 0. But N right answers do not prove
+    certainty: by Laplace's rule of succession the next answer is wrong with a probability of 1/(N + 2). So T
+    is lowered only until the mean probability of the wrong classes has this value. If it is already smaller,
+    T stays 1.
 
-    With `prior_spread` s, log T has the prior N(0, s²) instead: minimised is the summed loss plus
-    (log T)²/2s², which few examples cannot move far from T = 1.
+    With `prior_spread` s, log T has the prior N(0, s²) instead: the fit minimises the summed loss plus (log
+    T)²/2s². Then few examples cannot move T far from 1.
     """
 
     name = "temperature"

@@ -1,4 +1,4 @@
-"""A scale and an offset per class."""
+"""A scale and an offset for each class."""
 
 from typing import final
 
@@ -22,9 +22,9 @@ from spaceform.heads.base import log_mean_softmax
 class VectorScaling(Calibrator):
     """softmax(w ∘ ℓ + b): a scale and an offset per class (Guo et al. 2017).
 
-    Minimised is the mean negative log-likelihood plus ridge/2 (‖T w − 1‖² + ‖b‖²), T being the plain
-    temperature: strictly convex, and finite where a class has no example. Newton's method, O(examples ·
-    classes²) a step. Where every example is right it is plain temperature scaling.
+    The fit minimises the mean negative log-likelihood plus ridge/2 (‖T w − 1‖² + ‖b‖²), where T is the plain
+    temperature. This is strictly convex, and finite also if a class has no example. Newton's method takes
+    O(examples · classes²) for a step. If every example is right, the result is plain temperature scaling.
     """
 
     name = "vector"

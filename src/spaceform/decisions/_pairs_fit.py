@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 MOST = 50_000
-"""Pairs of each kind. Cllr of as many is known to half a per cent."""
+"""The most pairs of each kind. With this many pairs Cllr is known to half a per cent."""
 
 
 class FitStart(NamedTuple):
@@ -22,7 +22,7 @@ class FitStart(NamedTuple):
 
 
 class PairRows(NamedTuple):
-    """Rows of the two members of each pair."""
+    """The row numbers of the two members of each pair."""
 
     first: Int[Tensor, " pairs"]
     second: Int[Tensor, " pairs"]
@@ -30,7 +30,7 @@ class PairRows(NamedTuple):
 
 
 def pair_rows(y: Int[Tensor, " n"]) -> PairRows:
-    """Pairs of one class and of two, at most `MOST` of each; all of them where there are fewer."""
+    """Pairs of one class and pairs of two classes: all of them, or `MOST` of each kind if there are more."""
     g = torch.Generator().manual_seed(0)
     one, other = _same_pairs(y, g), _different_pairs(y, g)
     for rows, kind in ((one, "of one class"), (other, "of two classes")):
@@ -41,7 +41,7 @@ def pair_rows(y: Int[Tensor, " n"]) -> PairRows:
 
 
 def _same_pairs(y: Int[Tensor, " n"], g: torch.Generator) -> Int[Tensor, "2 pairs"]:
-    """All pairs inside the classes, of as many items of each class as the limit allows."""
+    """All pairs inside the classes, from as many items of each class as the limit allows."""
     lists = [(y == j).nonzero()[:, 0] for j in y.unique()]
     sizes = torch.tensor([len(rows) for rows in lists])
     most = int(sizes.max())
@@ -74,9 +74,10 @@ def fit_ratio(
 ) -> tuple[Float[Tensor, " p"], Float[Tensor, "2"]]:
     """The shape θ and the line (scale, offset) for which scale · ratio(θ) + offset has the least Cllr.
 
-    Pairs that are told apart without error would make the scale infinite. So the steps from the start, that
-    of the scale in its logarithm, have the prior N(0, 3²), which weighs as much as one class of `classes`:
-    pairs share items and classes, and what a few classes say of others is little, however many the pairs.
+    If pairs are told apart without error, the scale would become infinite. So the differences from the start
+    (for the scale, the difference of logarithms) have the prior N(0, 3²), which weighs as much as one class
+    of `classes`: pairs share items and classes, and a few classes say little about others, however many pairs
+    they have.
     """
     free = torch.zeros(len(start.free) + 2, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(

@@ -1,4 +1,4 @@
-"""Which score finds unknown items: asked without any, by leaving known classes out."""
+"""Choose the score that finds unknown items, without any unknown items: by leaving known classes out."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

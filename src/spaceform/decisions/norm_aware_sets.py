@@ -10,7 +10,7 @@ from spaceform.decisions.sets import PredictionSets
 
 _MOST_KNOTS = 6
 _PER_KNOT = 5
-"""Items that a knot expects below its quantile: fewer say little about where it is."""
+"""How many items each knot needs below its quantile: fewer items say little about where the quantile is."""
 _EQUAL = 1e-3
 """Logarithms of norms that differ by less are equal: float32 would make noise of a slope between them."""
 
@@ -19,19 +19,20 @@ _EQUAL = 1e-3
 class NormAwareSets(PredictionSets):
     """All classes whose log-odds reach a line that depends on the norm or concentration κ.
 
-    One threshold for all items covers clear ones too often and doubtful ones too rarely, and the norm says
-    which are which. Half of the held-out items give the line: the (1 − coverage) quantile of the true class's
-    log-odds in groups of like κ, linear in log κ between the groups, constant outside them. The other half
-    gives by how much all of it must move, so the promise is that of every split conformal set. With few items
-    the line is level, and the sets are those of LAC.
+    With one threshold for all items, sets of clear items hold the true class too often, and sets of doubtful
+    items too rarely; the norm says which items are clear. Half of the held-out items give the line: the (1 −
+    coverage) quantile of the true class's log-odds in groups of similar κ, linear in log κ between the
+    groups, constant outside them. The other half says by how much the whole line must move, so the promise is
+    the same as for every split conformal set. With few items the line is level, and the sets are those of
+    LAC.
     """
 
     name = "norm_aware"
     fitted_buffers = ("threshold", "log_confidence", "line")
     log_confidence: Tensor
-    """Where the groups are."""
+    """The log confidence of the groups."""
     line: Tensor
-    """The quantile of the log-odds there."""
+    """The quantile of the log-odds in each group."""
 
     def _prepare(
         self,
@@ -58,7 +59,7 @@ class NormAwareSets(PredictionSets):
 def _line(
     x: Float[Tensor, " n"], odds: Float[Tensor, " n"], share: float
 ) -> tuple[Float[Tensor, " knots"], Float[Tensor, " knots"]]:
-    """Median place and quantile of the groups; a level line has two knots as well, for its shape."""
+    """The median place and the quantile of each group; a level line has two equal knots."""
     groups = min(_MOST_KNOTS, max(1, int(len(x) * share / _PER_KNOT)))
     parts = [part for part in x.argsort().tensor_split(groups) if len(part)]
     at = [float(x[part].median()) for part in parts]

@@ -42,16 +42,16 @@ def vmf_log_ratio(
 
 
 class Pairs(nn.Module, ABC):
-    """The log-likelihood ratio that two embeddings share a class; above 0, one class is the likelier story.
+    """The log-likelihood ratio that two embeddings share a class: above 0, one class is more likely than two.
 
-    Fitted to pairs of held-out items, best of classes that were not trained on: minimised is Cllr, in which
-    both kinds of pairs weigh the same. What is fitted are buffers in float64.
+    It is fitted to pairs of held-out items, if possible of classes that were not trained on. The fit
+    minimises Cllr, in which both kinds of pairs have the same weight. What is fitted are buffers in float64.
     """
 
     name: ClassVar[str]
-    """What files and commands call it; the key of `PAIRS`."""
+    """The name in files and commands; the key in `PAIRS`."""
     shape: Float[Tensor, " p"]
-    """What the ratio itself depends on."""
+    """The fitted numbers that the ratio itself depends on."""
     line: Float[Tensor, "2"]
     """Scale and offset that calibrate it."""
     different: Float[Tensor, " pairs"]
@@ -69,7 +69,7 @@ class Pairs(nn.Module, ABC):
     def _statistics(
         self, z1: Float[Tensor, "pairs dim"], z2: Float[Tensor, "pairs dim"]
     ) -> Float[Tensor, "numbers pairs"]:
-        """What the ratio of a pair needs of its embeddings, whatever the shape."""
+        """What the ratio of a pair needs to know of its embeddings; it does not depend on the shape."""
 
     @abstractmethod
     def _start(
@@ -81,17 +81,17 @@ class Pairs(nn.Module, ABC):
     def _of_statistics(
         self, shape: Float[Tensor, " p"], statistics: Float[Tensor, "numbers pairs"], dim: int
     ) -> Float[Tensor, " pairs"]:
-        """The ratio before its line."""
+        """The ratio without the line."""
 
     @abstractmethod
     def _member(self, z: Float[Tensor, "batch items dim"]) -> Float[Tensor, "batch dim"]:
-        """One vector for an enrolment."""
+        """One vector for each enrolment."""
 
     @abstractmethod
     def _of_members(
         self, a: Float[Tensor, "n dim"], b: Float[Tensor, "m dim"], aligned: bool
     ) -> Float[Tensor, "..."]:
-        """The ratio before its line, of aligned members or of all pairs."""
+        """The ratio without the line, of aligned members or of all pairs."""
 
     # What every caller meets.
 
@@ -121,13 +121,15 @@ class Pairs(nn.Module, ABC):
         return self._lined(self._of_members(a, b, True))
 
     def all_pairs(self, z1: TensorOrArray, z2: TensorOrArray) -> Float[Tensor, "n m"]:
-        """The calibrated ratio of each of z1 with each of z2."""
+        """The calibrated ratio of each entry of z1 with each entry of z2."""
         return self._lined(self._of_members(*self._members(z1, z2), False))
 
     def of_labelled(
         self, z: TensorOrArray, y: TensorOrArray
     ) -> tuple[Float[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
-        """The calibrated ratio of pairs of labelled items, at most 50,000 of a kind, and which are same."""
+        """The calibrated ratio of pairs of labelled items, at most 50,000 of each kind, and which share a
+        class.
+        """
         x = _embeddings(z, "z", (2,)).cpu()
         first, second, same = pair_rows(as_labels(y, "y", len(x)).cpu())
         blocks = zip(first.split(_BLOCK_PAIRS), second.split(_BLOCK_PAIRS), strict=True)
@@ -140,7 +142,9 @@ class Pairs(nn.Module, ABC):
         return torch.sigmoid(ratio + odds.to(ratio))
 
     def threshold(self, false_accept: float) -> float:
-        """The ratio from which on to accept, so that pairs of two classes are accepted at most so often."""
+        """Accept ratios from this one on: then at most a share `false_accept` of pairs of two classes is
+        accepted.
+        """
         self._check_fitted()
         return accept_threshold(self.different, false_accept)
 
@@ -216,7 +220,7 @@ class VonMisesFisherPairs(Pairs):
 
 @final
 class SimilarityPairs(Pairs):
-    """The geometry's own similarity with a line: for the cosine, what is usual (logistic calibration)."""
+    """The geometry's own similarity, with a line. For the cosine this is the usual logistic calibration."""
 
     name = "similarity"
 
@@ -263,8 +267,9 @@ class SimilarityPairs(Pairs):
 def pairs_for(geometry: Geometry) -> Pairs:
     """The model for embeddings of a geometry: exact on the sphere, elsewhere a line in the distance.
 
-    For classes that are normal with one variance, spread widely, the exact ratio falls with the squared
-    distance; a line in the distance itself is less sure of pairs that lie far apart, as they are in practice.
+    If classes were normal with one variance and spread widely, the exact ratio would fall with the squared
+    distance. A line in the distance itself is less sure about pairs that lie far apart, which suits real
+    data.
     """
     return VonMisesFisherPairs() if isinstance(geometry, Sphere) else SimilarityPairs(geometry)
 

@@ -1,4 +1,4 @@
-"""Three ways to say how typical a class is of an item: by its probability, or by its place among all."""
+"""Three ways to say how typical a class is of an item: by its probability, or by its rank among all."""
 
 import math
 from typing import final
@@ -32,9 +32,10 @@ class LeastAmbiguousSets(PredictionSets):
 class AdaptiveSets(PredictionSets):
     """APS: the likeliest classes, until their probabilities sum to the threshold (Romano et al. 2020).
 
-    Sets of hard items become larger, those of easy ones smaller. Typical is a class with much probability
-    below it; the usual score is 1 minus that, the sum of all classes down to y, y included, without the
-    random part that some use. Equally likely classes count in the order of their numbers.
+    Sets of hard items become larger, those of easy items smaller. The typicality of a class is the sum of all
+    smaller probabilities. The usual score is 1 minus that: the sum of the probabilities from the largest down
+    to y, with y, without the random part that some use. Equally likely classes count in the order of their
+    numbers.
     """
 
     name = "aps"
@@ -49,9 +50,9 @@ class AdaptiveSets(PredictionSets):
 
 @final
 class RegularizedAdaptiveSets(PredictionSets):
-    """RAPS: as APS, and every rank after the first `free_ranks` costs `penalty` (Angelopoulos et al. 2021).
+    """RAPS: APS where every rank after the first `free_ranks` costs `penalty` (Angelopoulos et al. 2021).
 
-    That keeps long tails of unlikely classes out.
+    The penalty keeps long tails of unlikely classes out of the sets.
     """
 
     name = "raps"
@@ -81,8 +82,8 @@ class RegularizedAdaptiveSets(PredictionSets):
 def _below(
     p: Float[Tensor, "batch classes"],
 ) -> tuple[Float[Tensor, "batch classes"], Int[Tensor, "batch classes"]]:
-    """The probability of all classes less likely than each one, and its rank, 1 for the likeliest."""
-    # ONNX has no other sort than one that keeps the order of equals, and no name for it.
+    """For each class, the probability of all less likely classes, and its rank (1 for the likeliest)."""
+    # ONNX only has a sort that keeps the order of equals, and no argument that asks for it.
     traced = torch.compiler.is_compiling()
     order = (p.sort(-1, True) if traced else p.sort(dim=-1, descending=True, stable=True)).indices
     falling = p.gather(-1, order)

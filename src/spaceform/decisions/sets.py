@@ -44,10 +44,10 @@ class PredictionSets(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    """What files and commands call it; the key of `SETS`."""
+    """The name in files and commands; the key in `SETS`."""
     fitted_buffers: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: Tensor
-    """Of the typicality: one number, or one for each class."""
+    """The threshold of the typicality: one number, or one for each class."""
 
     def __init__(self, coverage: float = 0.9, *, by_class: bool = False) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class PredictionSets(nn.Module, ABC):
         y: Int[Tensor, " batch"],
         confidence: Float[Tensor, " batch"] | None,  # noqa: ARG002
     ) -> Int[Tensor, " rest"]:
-        """Fit what typicality itself needs; the rows that are left for the threshold."""
+        """Fit what the typicality itself needs; returns the rows that are left for the threshold."""
         return torch.arange(len(y), device=y.device)
 
     # What every caller meets.
@@ -114,7 +114,7 @@ class PredictionSets(nn.Module, ABC):
     def _inputs(
         self, probabilities: TensorOrArray, confidence: TensorOrArray | None
     ) -> tuple[Tensor, Tensor | None]:
-        """As they are while a graph is traced; elsewhere checked, their values on the CPU only."""
+        """The inputs. They are checked except while a graph is traced; their values only on the CPU."""
         if torch.compiler.is_compiling():
             assert isinstance(probabilities, Tensor)
             assert confidence is None or isinstance(confidence, Tensor)

@@ -1,4 +1,5 @@
-"""Is this item of any class that the model knows? Scores, higher for known, and what a head itself says.
+"""Is this item of a class that the model knows? Scores that are higher for known items, and what a head
+itself says.
 
 Every score is a module with the same call, score(z, logit_samples, confidence, reach): embeddings, the head's
 `logit_samples(z)` and `confidence(z)`, and, where the items are rows of features, the net's `reach(x)`.
@@ -34,7 +35,7 @@ class Known(NamedTuple):
 
 
 class Items(NamedTuple):
-    """What a score is told of items."""
+    """What a score gets for each item."""
 
     z: Float[Tensor, "batch dim"]
     logits: Float[Tensor, "draws batch classes"]
@@ -43,10 +44,10 @@ class Items(NamedTuple):
 
 
 class UnknownScore(nn.Module, ABC):
-    """One number an item, higher for items of known classes. What is fitted are buffers."""
+    """One number for each item, higher for items of known classes. What is fitted are buffers."""
 
     name: ClassVar[str]
-    """What files and commands call it; the key of `UNKNOWN_SCORES`."""
+    """The name in files and commands; the key in `UNKNOWN_SCORES`."""
 
     def __init__(self, geometry: Geometry | None = None) -> None:
         super().__init__()

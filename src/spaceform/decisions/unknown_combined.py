@@ -1,7 +1,8 @@
-"""Unknown items are of four kinds: like no training item, like no class, between classes, or far too large.
+"""One score for four kinds of unknown items: like no training item, like no class, between classes, far too
+large.
 
 A score that finds one kind well misses another: distances find photos of other things, but miss a new kind of
-bird among a hundred birds, where the probabilities of the head do better. Here is one score for all four.
+bird among a hundred birds, where the probabilities of the head do better.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from spaceform.heads.base import log_mean_softmax
 from spaceform.metrics.inputs import on_cpu
 
 _MOST = 128
-"""Principal directions of the embeddings that are kept, at most; what lies outside counts by its length. With
-all 2,048 directions of CUB-200 the AUROC is 0.04 higher, but the score takes 33 MB and not 1.
+"""The most principal directions of the embeddings that are kept; the part outside counts by its length. With
+all 2,048 directions of CUB-200 the AUROC is 0.04 higher, but the score takes 33 MB instead of 1 MB.
 """
 _ITEMS = 4
-"""Training items for each direction that is kept, at least."""
+"""The fewest training items for each direction that is kept."""
 _EXACT = 512
 """Up to this dimension all directions are computed. Beyond it the first are found by two steps of subspace
 iteration (Halko et al. 2011).
@@ -101,7 +102,9 @@ class Combined(UnknownScore):
             self.farthest = torch.as_tensor(held_out.reach).to(z).amax()
 
     def checked(self, dim: int | None = None) -> "Combined":
-        """Itself, if its state fits together, and to embeddings of this dimension where one is given."""
+        """The score itself; an error if its state does not fit together, or not to embeddings of this
+        dimension.
+        """
         for name, shape in self._shapes(self.mean.numel() if dim is None else dim).items():
             value = self.get_buffer(name)
             if value.shape != shape:
@@ -114,7 +117,7 @@ class Combined(UnknownScore):
         return self
 
     def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Of each buffer, where embeddings have this dimension."""
+        """The shape of each buffer, for embeddings of this dimension."""
         kept, classes = self.background.shape[-1:], self.centres.shape[:1]
         square = (*kept, *kept)
         shapes = {"mean": (dim,), "basis": (dim, *kept), "background": square, "within": square}
@@ -122,7 +125,9 @@ class Combined(UnknownScore):
         return shapes | {"rest": (), "longest": (), "farthest": ()}
 
     def weigh_as(self, others: Sequence["Combined"]) -> "Combined":
-        """Take the mean weights of other models of the same kind, whose held-out items this one has seen."""
+        """Take the mean weights of other scores of this kind: this score's model has seen their held-out
+        items.
+        """
         for name in ("centre", "scale"):
             setattr(self, name, torch.stack([getattr(other, name) for other in others]).mean(0))
         self.farthest = torch.stack([other.farthest for other in others]).amax()
@@ -160,7 +165,7 @@ def _norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
 
 
 def _far_beyond(size: Float[Tensor, " batch"], most: Float[Tensor, ""]) -> Float[Tensor, " batch"]:
-    """How often twice `most` has to be doubled to reach the size; 0 for what lies within."""
+    """How often 2 · `most` must be doubled to reach the size; 0 for a smaller size."""
     least = torch.finfo(size.dtype).tiny
     return (size.clamp_min(least).log2() - most.to(size).clamp_min(least).log2() - 1).clamp_min(0)
 

@@ -1,4 +1,6 @@
-"""Unknown is what lies far from the training items: from the nearest of them, or from the nearest class."""
+"""Items are unknown if they lie far from the training items: from the nearest items, or from the nearest
+class.
+"""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""How a study sees photos and texts: by frozen features of a pretrained net. Nets can also train on photos."""
+"""How a study sees photos and texts: by frozen features of a pretrained net; photos also by other nets."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
