@@ -1,6 +1,6 @@
 """Classification heads, by geometry.
 
-`HEADS` has every head by name: our own, then those that other packages give by the entry point
+`HEADS` has every head by name: first our own, then those of other packages, by the entry point
 `spaceform.heads`.
 """
 
@@ -64,7 +64,7 @@ def _add_heads_of_other_packages() -> None:
     for found in entry_points(group="spaceform.heads"):
         try:
             head = found.load()
-        except Exception as error:  # what a package of somebody else's raises, and ours must go on
+        except Exception as error:  # another package may raise anything, and ours must go on
             warnings.warn(
                 f"the head {found.name!r} ({found.value}) cannot be imported: {error}", stacklevel=2
             )

@@ -1,6 +1,6 @@
-"""Checks of what heads are given: one sentence with the value and the remedy.
+"""Checks of the inputs of heads: an error is one sentence with the value and the remedy.
 
-Values are looked at on the CPU only: elsewhere that would wait for the device.
+Values are checked on the CPU only: on other devices that would wait for the device.
 """
 
 import math
@@ -14,14 +14,14 @@ _REMEDY = "check the network's input and, while training, the learning rate"
 
 
 def is_positive_integer(value: object) -> bool:
-    """True and False are no integers here."""
+    """Whether a value is a positive integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def checked_embeddings(z: Tensor, dim: int, largest: float = math.inf, *, values: bool = True) -> Tensor:
-    """Embeddings (batch, dim), dense and floating; coordinates beyond ±`largest` are moved there.
+    """Embeddings (batch, dim), dense and floating point; coordinates beyond ±`largest` become ±`largest`.
 
-    With `values`, finite; without, `check_finite` has to be called later.
+    With `values` they are also checked to be finite; without it, `check_finite` must be called later.
     """
     if not isinstance(z, Tensor):
         raise TypeError(f"z must be a tensor, got {type(z).__name__}: pass torch.as_tensor(z)")
@@ -42,7 +42,7 @@ def checked_embeddings(z: Tensor, dim: int, largest: float = math.inf, *, values
 
 
 def check_finite(z: Tensor) -> None:
-    """Refuse a NaN and an infinite number, where values can be looked at."""
+    """Refuse NaN and infinite numbers, if values can be looked at."""
     if values_readable(z):
         _check_ends(*ends(z), z)
 
@@ -103,7 +103,7 @@ def check_label_options(
     ignore_index: int | None,
     num_classes: int,
 ) -> None:
-    """Refuse options of the objective that mean nothing."""
+    """Refuse options of the objective that have no meaning."""
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing!r}")
     if class_weight is not None and class_weight.shape != (num_classes,):
@@ -124,5 +124,5 @@ def ends(x: Tensor) -> tuple[float | int, float | int]:
 
 
 def values_readable(x: Tensor) -> bool:
-    """Whether there are values, and looking costs no synchronisation and breaks no graph."""
+    """Whether there are values, and to look at them needs no synchronisation and breaks no graph."""
     return x.is_cpu and not torch.compiler.is_compiling() and x.numel() > 0

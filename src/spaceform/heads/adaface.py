@@ -23,24 +23,24 @@ from spaceform.heads.declaration import LogUniform, Start
 from spaceform.heads.margins import MarginHead, check_angle
 
 _WIDE = (torch.float32, torch.float64)
-"""Types that hold any norm up to `LONGEST`."""
+"""The types that can hold any norm up to `LONGEST`."""
 _NARROWEST = 1e-12
-"""The deviation of norms is not taken smaller than this."""
+"""The smallest deviation of norms that is used."""
 
 
 @final
 class AdaFaceHead(MarginHead):
     """Scaled cosines with a margin on the target that follows ‖z‖; prediction leaves the margin out.
 
-    Easy and clear examples have long embeddings. Among these, the hard ones get the larger gradient; among
-    short ones, which may be beyond recognition, the easy ones. `concentration` is h: how many standard
-    deviations from the mean, 1/h, the norm has its full effect.
+    Clear examples have long embeddings. Among long embeddings, hard examples get the larger gradient; among
+    short ones, whose items may be impossible to recognise, easy examples do. `concentration` is h: the norm
+    has its full effect 1/h standard deviations from the mean.
 
-    The running mean and deviation, `norm_mean` and `norm_std`, move in `train()` with every batch of two or
-    more, this batch included, by the rate `momentum`, or 1/k at the k-th batch if that is larger. In `eval()`
-    they stay. `prepare` counts as the first batch. Each process of several follows its own batches, as in
-    BatchNorm. No gradient flows through the margin. Where θ + g leaves
-    [0, π], ψ goes on falling (see `Margin`). The warm-up is as in `ArcFaceHead`, the rest as in `CosineHead`.
+    The running mean and deviation, `norm_mean` and `norm_std`, change in `train()` with every batch of two or
+    more examples, before this batch uses them. Their rate is `momentum`, or 1/k at the k-th batch if that is
+    larger. In `eval()` they stay. `prepare` counts as the first batch. If there are several processes, each
+    follows its own batches, as in BatchNorm. No gradient flows through the margin. Where θ + g leaves [0, π],
+    ψ goes on falling (see `Margin`). The warm-up is as in `ArcFaceHead`, the rest as in `CosineHead`.
     """
 
     name, title = "adaface", "AdaFace"
@@ -88,17 +88,17 @@ class AdaFaceHead(MarginHead):
             class_chunk=class_chunk,
         )
         self.concentration, self.momentum = concentration, momentum
-        # Until norms are seen, those of standard normal coordinates.
+        # Before any norm is seen: the norms of standard normal coordinates.
         self.register_buffer("norm_mean", torch.tensor(math.sqrt(dim)))
         self.register_buffer("norm_std", torch.tensor(math.sqrt(0.5)))
         self.register_buffer("batches", torch.tensor(0))
 
     def extra_repr(self) -> str:
-        """The base's, and what else the margin depends on."""
+        """The base's text, and what else the margin depends on."""
         return f"{super().extra_repr()}, concentration={self.concentration:g}, momentum={self.momentum:g}"
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
-        """Start the running mean and deviation with these norms."""
+        """Start the running mean and deviation from the norms of these embeddings."""
         self.batches.zero_()
         z = self._of_all_ranks(embeddings).detach()
         self._follow(self._norms(z, plain_norms(z)))
@@ -117,7 +117,7 @@ class AdaFaceHead(MarginHead):
     def _norms(
         self, z: Float[Tensor, "batch dim"], plain: Float[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch 1"]:
-        """‖z‖, as long as the running mean can be."""
+        """‖z‖, at most as large as the running mean can be."""
         if plain is not None and self.norm_mean.dtype in _WIDE:
             return plain.unsqueeze(1)
         longest = min(LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)

@@ -60,7 +60,7 @@ class ArcFaceHead(MarginHead):
         self.literal = literal
 
     def extra_repr(self) -> str:
-        """The base's, and whether eq. 4 is taken literally."""
+        """The base's text, and whether eq. 4 is taken literally."""
         return super().extra_repr() + (", literal=True" if self.literal else "")
 
     def _target_margin(

@@ -1,4 +1,4 @@
-"""What every head is: embeddings and labels in, an objective out; embeddings in, probabilities out."""
+"""The base of all heads: embeddings and labels in, an objective out; embeddings in, probabilities out."""
 
 import inspect
 import math
@@ -30,43 +30,40 @@ _TAU = math.log(1e8)
 
 
 class Head(nn.Module, ABC):
-    """A classification head on embeddings `z` of shape (batch, dim), un-normalised, as a network emits them.
+    """A classification head on embeddings `z` of shape (batch, dim), un-normalised, as networks output them.
 
-    A leaf gives `geometry`, `_objective` and `_logit_samples`; the base checks the input and takes care of
-    precision: whatever autocast says and whatever type `z` has, both are called in float32 or better.
+    A leaf gives `geometry`, `_objective` and `_logit_samples`. The base checks the input and takes care of
+    precision: whatever autocast says and whatever type `z` has, both functions are called in float32 or
+    better.
 
-    Values are checked on the CPU only, where it costs no synchronisation: there a label out of range or an
-    embedding that is not finite raises; on other devices it is a device-side assertion or a NaN.
+    Values are checked on the CPU only, where that needs no synchronisation. There a label out of range or an
+    embedding that is not finite raises an error; on other devices it gives a device-side assertion or NaN.
     """
 
     name: ClassVar[str]
-    """What recipes and commands call it; the key of `HEADS`."""
+    """The name in recipes and commands; the key in `HEADS`."""
     title: ClassVar[str]
-    """What people read in tables and figures."""
+    """The name in tables and figures."""
     confidence_symbol: ClassVar[str] = "‖z‖"
     searched: ClassVar[Mapping[str, Range]] = {}
     """Options of the constructor that a search may vary."""
     defaults: ClassVar[Mapping[str, Start]] = {}
-    """Where a comparison starts, by kind of data: "features", "pixels"."""
+    """Where training starts in a comparison, by kind of data: "features", "pixels"."""
     compared: ClassVar[bool] = True
-    """Whether a comparison takes it where no heads are named. A close relative of another head says no, so
-    that a comparison does not take longer with every variant.
-    """
+    """Whether a comparison takes it if no heads are named: not, if it is a close relative of another head."""
 
     warmup_epochs: int = 0
-    """First epochs that train another objective than the later ones: they do not count when training asks
-    which epoch was best and how long none was better.
-    """
+    """First epochs that train another objective: training does not look for the best epoch among them."""
     largest: ClassVar[float] = math.inf
     """A coordinate of `z` beyond ± this counts as this and has no gradient."""
     finds_norms: ClassVar[bool] = False
-    """Whether `_objective` itself refuses a `z` that is not finite, from norms that it needs anyway."""
+    """Whether `_objective` itself refuses a `z` that is not finite, by norms that it needs anyway."""
     shardable: ClassVar[bool] = False
     """Whether `sf.shard` can split its classes over processes: a leaf takes its weights by `_rows`."""
 
     log_beta: Tensor
     shard: ClassShard | None = None
-    """Which classes are here, if they are split over processes."""
+    """Which classes this process has, if they are split over processes."""
 
     def __init__(self, dim: int, num_classes: int, *, class_chunk: int | None = None) -> None:
         super().__init__()
@@ -95,12 +92,12 @@ class Head(nn.Module, ABC):
 
     @property
     def beta(self) -> Float[Tensor, ""]:
-        """The inverse temperature β = exp(τ); only heads that have one."""
+        """The inverse temperature β = exp(τ). Only some heads have one."""
         return self.tau.exp()
 
     @property
     def tau(self) -> Float[Tensor, ""]:
-        """τ = `log_beta`, where β is within 10⁻⁸ and 10⁸: a rate too large does not make it infinite."""
+        """τ = `log_beta`, kept so that β lies between 10⁻⁸ and 10⁸, even with a rate that is too large."""
         tau = self.log_beta if self.shard is None else self.shard.summed(self.log_beta)
         within = values_readable(tau) and -_TAU <= tau.item() <= _TAU
         return tau if within else tau.clamp(-_TAU, _TAU)
@@ -132,17 +129,17 @@ class Head(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} takes no soft labels and no smoothing: give _soft_objective")
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> None:
-        """Look at the untrained network's embeddings of training data, once, before training."""
+        """Look once, before training, at the untrained network's embeddings of training data."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Be told that epoch `epoch` (the first is 0) begins."""
+        """Called at the beginning of each epoch; the first is 0."""
 
     def confidence(self, z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
         """‖z‖: how sure the network is of its embedding; not a probability."""
         return torch.linalg.vector_norm(self._promote(self._checked(z)), dim=-1)
 
     def numbers(self) -> dict[str, float]:
-        """Single numbers that tell what the head is now, learned or given: β, a margin, a curvature."""
+        """Single numbers of the head as it is now, learned or given: β, a margin, a curvature."""
         return {"beta": self.beta.item()} if hasattr(self, "log_beta") else {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -153,7 +150,7 @@ class Head(nn.Module, ABC):
             groups.append({"params": [self.log_beta], "name": "temperature"})
         return groups
 
-    # What every caller meets.
+    # What callers use.
 
     def forward(
         self,
@@ -171,8 +168,8 @@ class Head(nn.Module, ABC):
         `class_weight` and `ignore_index` mean what they mean in `F.cross_entropy` with reduction "none": an
         ignored example has the objective 0. A weight of each example is a factor of what this returns.
 
-        A margin is shared out among the classes by soft labels; smoothing leaves all of it to the label. Like
-        the rest, both are streamed over the classes where these are many.
+        With soft labels each class has its share of a margin; with smoothing the label has all of it. If
+        there are many classes, both are streamed over the classes, as everything else is.
         """
         z = checked_embeddings(z, self.dim, self.largest, values=not self.finds_norms)
         soft = isinstance(y, Tensor) and y.is_floating_point() and y.ndim == 2
@@ -223,7 +220,7 @@ class Head(nn.Module, ABC):
     ) -> Float[Tensor, "draws batch classes"]:
         """Logits whose softmax, averaged over the draws, is `predict_proba`; one draw if deterministic.
 
-        Stochastic heads use fixed draws, or random ones of the generator: see `StochasticHead`.
+        Stochastic heads use fixed draws, or random draws from the generator: see `StochasticHead`.
         """
         self._require_all_classes("logit samples and probabilities need")
         z = self._checked(z)
@@ -232,9 +229,9 @@ class Head(nn.Module, ABC):
 
     @torch.no_grad()
     def top_k(self, z: Float[Tensor, "batch dim"], k: int) -> TopK:
-        """The k largest of `predict_proba` and their classes; of classes split over processes, too.
+        """The k largest of `predict_proba` and their classes, also if classes are split over processes.
 
-        There every process gives rows of its own, and all have to call.
+        Then every process gives its own rows, and all processes must call it.
         """
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k must lie in 1..{self.num_classes}, the number of classes, got {k!r}")
@@ -245,7 +242,7 @@ class Head(nn.Module, ABC):
             return self.shard.top_k(*self._prediction(z.dtype), z, k)
 
     def _prediction(self, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:  # noqa: ARG002
-        """The function from embeddings of this type to logit samples, and how many these are."""
+        """The function from embeddings of this type to logit samples, and the number of draws."""
         return lambda z: self._logit_samples(z, None), 1
 
     def log_probs(
@@ -263,11 +260,11 @@ class Head(nn.Module, ABC):
     def same(
         self, z1: Float[Tensor, "..."], z2: Float[Tensor, "..."], *, prior: float = 0.5
     ) -> Float[Tensor, " batch"]:
-        """The probability that aligned embeddings share a class, where a share `prior` of all pairs does.
+        """The probability that aligned embeddings share a class, if a share `prior` of all pairs does.
 
-        Several embeddings of one thing, an enrolment, are (batch, items, dim). The model of pairs is
-        `head.pairs`, which `spaceform.decisions.learn_pairs` fits to items of held-out classes and gives to
-        the head; its `threshold(false_accept=1e-3)` says from which log-likelihood ratio on to accept.
+        Several embeddings of one thing (an enrolment) have the shape (batch, items, dim). The model of pairs
+        is `head.pairs`: `spaceform.decisions.learn_pairs` fits it to items of held-out classes and gives it
+        to the head. Its `threshold(false_accept=1e-3)` is the least log-likelihood ratio to accept.
         """
         pairs: Any = self._modules.get("pairs")
         if pairs is None:
@@ -319,13 +316,13 @@ class Head(nn.Module, ABC):
     # Classes split over processes.
 
     def _rows(self, dtype: torch.dtype) -> Tensor:
-        """The class weights that are here: all of them, or those of this process."""
+        """The class weights that this process has: all of them, or its part."""
         weight: Any = self.weight
         weight = weight if self.shard is None else weight.to_local()
         return weight if weight.dtype == dtype else weight.to(dtype)
 
     def _start(self, weight: Tensor, num_classes: int) -> None:
-        """Fill weights of some of `num_classes` classes as at the start; a shardable leaf gives it."""
+        """Fill the weights of some of `num_classes` classes with start values, in a shardable leaf."""
         raise NotImplementedError
 
     def _of_all_ranks(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "_ dim"]:
@@ -350,7 +347,7 @@ class DeterministicHead(Head):
         return F.cross_entropy(self._logits(z), y, reduction="none")
 
     def _training_logits(self, z: Float[Tensor, "batch dim"]) -> TrainingLogits:
-        """The logits, of a block of classes, whose cross entropy is the objective of soft labels."""
+        """The logits of a block of classes, whose cross entropy is the objective of soft labels."""
         logits = self._logits(z)
         return lambda _share, block: logits[:, block]
 
@@ -388,7 +385,7 @@ def log_mean_softmax(logits: Float[Tensor, "draws batch classes"]) -> Float[Tens
     draws = logits.log_softmax(-1)
     if len(draws) == 1:
         return draws[0]
-    # `logsumexp` less log S would lose digits of a probability near 1, whose logarithm is far below log S.
+    # `logsumexp` less log S would lose digits of a probability near 1, whose logarithm is near 0.
     top = draws.detach().amax(0)
     return (draws - top).exp().mean(0).log() + top
 

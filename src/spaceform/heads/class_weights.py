@@ -1,4 +1,4 @@
-"""How the class weights of a head start."""
+"""Start values of the class weights of a head."""
 
 import math
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ Init: TypeAlias = Literal["xavier", "torch"]
 
 
 def class_weights(num_classes: int, dim: int, init: Init) -> nn.Parameter:
-    """One weight a class, of shape (classes, dim), at its start."""
+    """Start values: one weight for each class, of shape (classes, dim)."""
     weight = nn.Parameter(torch.empty(num_classes, dim))
     start_class_weights(weight, num_classes, init)
     return weight
@@ -19,7 +19,7 @@ def class_weights(num_classes: int, dim: int, init: Init) -> nn.Parameter:
 
 @torch.no_grad()
 def start_class_weights(weight: Tensor, num_classes: int, init: Init) -> None:
-    """Fill weights of some or all of `num_classes` classes as at their start; the last axis is dim."""
+    """Fill the weights of some or all of `num_classes` classes with start values; the last axis is dim."""
     dim = weight.shape[-1]
     bounds = {"xavier": math.sqrt(3) * math.sqrt(2 / (num_classes + dim)), "torch": dim**-0.5}
     if init not in bounds:

@@ -20,9 +20,9 @@ from spaceform.heads.soft_labels import TrainingLogits
 class CosineHead(DeterministicHead):
     """p(y | z) ∝ exp(β cos θ_y), θ_j the angle between z and w_j: norms do not count.
 
-    β = exp(τ) starts at `beta` and is learned unless `learn_beta=False`; the paper starts it at 1 where the
-    network starts at random, at 16 or 32 where it is pretrained. `init` says how class weights start.
-    A zero embedding has no direction: all its cosines are 0, and so is its gradient.
+    β = exp(τ) starts at `beta` and is learned unless `learn_beta=False`. The paper starts it at 1 for a
+    network with random weights, and at 16 or 32 for a pretrained network. `init` says how class weights
+    start. A zero embedding has no direction: all its cosines are 0, and so is its gradient.
     """
 
     name, title = "cosine", "Cosine"

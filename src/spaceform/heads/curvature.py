@@ -13,7 +13,7 @@ _LOW, _HIGH = math.log(1e-8), math.log(1e3)
 
 
 class Curvature(nn.Module):
-    """c as a number that a recipe gives, or as exp(`log_curvature`), kept within 10⁻⁸ and 10³."""
+    """c as a number that a recipe gives, or as exp(`log_curvature`), kept between 10⁻⁸ and 10³."""
 
     log_curvature: Tensor
 
@@ -37,15 +37,15 @@ class Curvature(nn.Module):
 
     @property
     def description(self) -> str:
-        """What a head says of it."""
+        """What the text of a head says about its curvature."""
         known = not (self.learned and self.log_curvature.is_meta)
         number = f"curvature={self.value:.4g}" if known else "curvature"
         return number + (", learn_curvature=True" if self.learned else "")
 
     def parameter_groups(self, *hyperplanes: nn.Parameter) -> list[dict[str, Any]]:
-        """Those of a head with these hyperplanes, for which weight decay has no meaning.
+        """The parameter groups of a head with these hyperplanes, for which weight decay has no meaning.
 
-        A learned curvature is one number that scales all logits: it takes the rate of a temperature.
+        A learned curvature is one number that scales all logits, so it gets the rate of a temperature.
         """
         groups: list[dict[str, Any]] = [{"params": list(hyperplanes), "name": "hyperplanes"}]
         if self.learned:

@@ -1,4 +1,4 @@
-"""What heads share whose embeddings are directions with a concentration: eq. 8 for any such law (eq. 5–8)."""
+"""The base of heads whose embeddings are directions with a concentration: eq. 8 for any such law."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from spaceform.heads._kernels.weight_draws import weight_logits
 from spaceform.heads.soft_labels import SoftLabels, over_blocks
 from spaceform.heads.stochastic import DRAWS, StochasticHead, device_of
 
-# A law beyond this concentration is a point, to the last bit of float32.
+# With a concentration above this, a law is a point, to the last bit of float32.
 _MOST_CONCENTRATED = 1e15
 
 
@@ -45,8 +45,8 @@ def concentration_and_direction(
 class DirectionalHead(StochasticHead):
     """z of a law on the sphere about z̃/‖z̃‖ with concentration α‖z̃‖, w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖).
 
-    What differs between two such heads are values: the law of z, how C and A of the weights are evaluated,
-    and what is called the size of embeddings when α is set by them.
+    Two such heads differ in three values: the law of z, how C and A of the weights are evaluated, and which
+    size of the embeddings sets α.
     """
 
     geometry = Sphere()
@@ -90,7 +90,7 @@ class DirectionalHead(StochasticHead):
     def reset_parameters(self) -> None:
         """w̃_ji ~ N(0, σ), σ = λ (n−1) / ((1−λ²) √n): the same A(‖w̃_j‖) in every dimension.
 
-        α is that of embeddings with coordinates of size 1, until `prepare` has seen some.
+        Until `prepare` has seen embeddings, α is the right one for coordinates of size 1.
         """
         self._start(self.weight, self.num_classes)
         with torch.no_grad():
@@ -108,7 +108,7 @@ class DirectionalHead(StochasticHead):
         self.alpha.copy_(alpha)
 
     def _initial_alpha(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        """The α with which E[z] of these embeddings starts about λ long; infinite if they are all zero."""
+        """The α with which E[z] of these embeddings has about the length λ; infinite if they are all zero."""
         ratio = torch.tensor(self.init_ratio, dtype=torch.float64, device="cpu")
         return float(self.law.concentration(ratio, self.dim)) / self._size(embeddings)
 
@@ -149,7 +149,7 @@ class DirectionalHead(StochasticHead):
     def _soft_objective(
         self, z: Float[Tensor, "batch dim"], labels: SoftLabels, generator: Generator | None
     ) -> Float[Tensor, " batch"]:
-        """Eq. 8 depends on the label by −βE[w_y]·E[z] alone: that of class 0 is replaced by the target's."""
+        """Only −βE[w_y]·E[z] depends on the label in eq. 8: the target's replaces that of class 0."""
         objective = self._objective(z, z.new_zeros(z.shape[0], dtype=torch.long), generator)
         agreement = self._agreement(z)
         objective = objective + agreement(slice(0, 1))[:, 0]
@@ -167,7 +167,7 @@ class DirectionalHead(StochasticHead):
         return total * objective - agreed
 
     def _agreement(self, z: Float[Tensor, "batch dim"]) -> Callable[[slice], Float[Tensor, "batch block"]]:
-        """The βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of classes, differentiable once."""
+        """The terms βE[w_j]·E[z] = β A(‖w̃_j‖)/‖w̃_j‖ · ‖E[z]‖ · w̃_j·μ of classes, differentiable once."""
         kappa, mu = self._concentration_and_direction(z)
         length, order = self.law.mean_length(kappa, self.dim), self.dim / 2 - 1
         weight, beta, normalizer = self.weight.to(z.dtype), self.beta.to(z.dtype), self.weight_normalizer

@@ -38,17 +38,17 @@ from spaceform.heads.soft_labels import TrainingLogits
 from spaceform.special._autograd import first_order
 
 _RADIUS = math.atanh(1 - MARGIN)
-"""R where the projection of the embedding begins."""
+"""The R from which on the embedding is projected."""
 _FARTHEST = 15.0
-"""s beyond which a plane moves no farther: 30/√c from 0, out of reach of all embeddings, cosh 2s finite."""
+"""The largest s of a plane, at the distance 30/√c from 0: no embedding reaches it, and cosh 2s is finite."""
 _ORIGIN = 1e-6
-"""Radii are not taken smaller than this: sinh(2R)/R then differs from 2 by 1e-12, and nothing is 0/0."""
+"""The smallest radius that is used: there sinh(2R)/R differs from 2 by 1e-12, and nothing is 0/0."""
 _LARGEST = 1e17
-"""Coordinates of z are not taken larger than this: far beyond the projection, and ‖z‖² does not overflow."""
+"""The largest coordinate of z that is used, far beyond the projection: ‖z‖² does not overflow."""
 _EQ_2 = 4.0
 """The factor of eq. 2 over a dot product as c → 0."""
 _NORMAL = 1e-12
-"""Normals are not taken shorter than this."""
+"""The shortest normal that is used."""
 
 
 class _Embeddings(NamedTuple):
@@ -91,7 +91,9 @@ def _planes(points: Tensor, normals: Tensor, c: float) -> _Planes:
 
 
 def _realized(column: Tensor) -> Tensor:
-    """The same column; a compiler that fused it into a loop over dim would take its sinh dim times."""
+    """The same column. Otherwise a compiler could fuse it into a loop over dim and compute its sinh dim
+    times.
+    """
     return column.as_strided(column.shape, column.stride()) if torch.compiler.is_compiling() else column
 
 
@@ -113,7 +115,7 @@ def _embedding_gradient(dx: Tensor, dh: Tensor, e: _Embeddings, c: float, rieman
 def _plane_gradients(
     g_s: Tensor, dn: Tensor, e: _Embeddings, planes: _Planes, points: Tensor, normals: Tensor, c: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of p̃ and ã, given that of S = ⟨x, v⟩ − h o and that of the factor ‖ã‖ in front."""
+    """Gradients of p̃ and ã, from those of S = ⟨x, v⟩ − h o and of the factor ‖ã‖."""
     _, _, n, s, t, g, m = planes
     dv = g_s.T @ e.x
     do = -(g_s.T @ e.h)
@@ -255,7 +257,7 @@ def _with_curvature(
 ) -> tuple[Float[Tensor, "batch dim+1"], Float[Tensor, "classes dim+1"], Float[Tensor, " classes"]]:
     """Points, planes and scales on the hyperboloid, by operations that are differentiable in c.
 
-    A step takes 1.5 to 2.6 times as long as one of a fixed curvature, which has functions of its own.
+    A step takes 1.5 to 2.6 times as long as with a fixed curvature, for which there are special functions.
     """
     u = points_of(2 * z, c)
     if riemannian:
@@ -273,19 +275,20 @@ def _with_curvature(
 class HyperbolicHead(DeterministicHead):
     """Softmax of signed distances to hyperplanes of the Poincaré ball of curvature −c, eq. 2.
 
-    The embedding enters by the exponential map at 0 and is kept inside radius (1 − 10⁻³)/√c. The parameters
-    are free vectors, so any optimiser serves: plane j passes through expmap0(`points`_j), with the normal
-    (1 − c‖p_j‖²) `normals`_j. Both start as `init` says. The paper's curvature on every data set is 10⁻⁵.
+    The embedding enters the ball by the exponential map at 0 and is kept inside the radius (1 − 10⁻³)/√c. The
+    parameters are free vectors, so any optimiser can be used: plane j passes through expmap0(`points`_j),
+    with the normal (1 − c‖p_j‖²) `normals`_j. Both start as `init` says. The paper's curvature is 10⁻⁵ on all
+    data.
 
-    `riemannian_gradient` (default) hands the network the Riemannian gradient of the training objective,
-    ((1 − c‖x‖²)/2)² times the derivative, as the paper's runs do: it undoes the factor 4 that eq. 2 has over
-    a dot product as c → 0, so that learning rates carry over from the other heads, and it tames the gradient
-    near the boundary. Turn it off where the objective is added to other losses on z, or attributed to inputs.
-    Logits and probabilities are always differentiated as they are.
+    With `riemannian_gradient` (default) the network gets the Riemannian gradient of the training objective,
+    ((1 − c‖x‖²)/2)² times the derivative, as in the paper's runs. As c → 0 eq. 2 is 4 times a dot product;
+    this gradient removes the factor 4, so that the learning rates of other heads can be used, and it is small
+    near the boundary. Turn it off if the objective is added to other losses on z, or attributed to inputs.
+    Logits and probabilities always have their plain derivative.
 
-    `scale` is what the logits are times ⟨z − p̃_j, ã_j⟩ as c → 0. Eq. 2 has 4: its hyperplanes then learn 4
-    times as fast as the weights of STANDARD by Adam, 16 times by SGD. With 1 all rates carry over, and the
-    Riemannian gradient goes to the plain one as c → 0.
+    As c → 0 the logits are `scale` times ⟨z − p̃_j, ã_j⟩. In eq. 2 it is 4: then hyperplanes learn 4 times as
+    fast as the weights of STANDARD with Adam, and 16 times with SGD. With 1 all rates of STANDARD can be
+    used, and the Riemannian gradient goes to the plain gradient as c → 0.
 
     `clip` shortens longer embeddings to this norm (Guo et al., 2022). With `learn_curvature` the curvature
     starts at `curvature` and is learned as exp of a parameter, by the functions of `LorentzHead`.
@@ -354,7 +357,9 @@ class HyperbolicHead(DeterministicHead):
         Float[Tensor, "{self.num_classes} dim"],
         Float[Tensor, "{self.num_classes} dim"],
     ]:
-        """What eq. 2 takes: embeddings, points, and normals of which it takes 4 for the scale's 1."""
+        """The arguments of eq. 2: embeddings, points, and normals times scale/4, since eq. 2 has the factor
+        4.
+        """
         points, normals, factor = self.points.to(z.dtype), self.normals.to(z.dtype), self.scale / _EQ_2
         if factor != 1:
             normals = normals * factor
@@ -381,7 +386,7 @@ class HyperbolicHead(DeterministicHead):
         return self.curvature.parameter_groups(self.points, self.normals)
 
     def extra_repr(self) -> str:
-        """The base's, the curvature, the kind of gradient, the scale."""
+        """The base's text, the curvature, the kind of gradient, the scale."""
         return (
             f"{super().extra_repr()}, {self.curvature.description}, "
             f"riemannian_gradient={self.riemannian_gradient}, scale={self.scale:g}, clip={self.clip}"

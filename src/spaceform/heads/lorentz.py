@@ -34,10 +34,10 @@ from spaceform.heads.soft_labels import TrainingLogits
 class LorentzHead(DeterministicHead):
     """Softmax of signed distances to hyperplanes of the hyperboloid of curvature −c.
 
-    The embedding enters by the exponential map at the origin, ‖z‖ away from it, and is kept within 7.6/√c.
-    The parameters are free: plane j has the normal `normals`_j at the signed distance `offsets`_j from the
-    origin, where it starts. Near the origin the head is STANDARD with a bias, so that learning rates carry
-    over; no gradient explodes at the boundary.
+    The embedding enters by the exponential map at the origin, at the distance ‖z‖ from it, which is kept
+    below 7.6/√c. The parameters are free: plane j has the normal `normals`_j and the signed distance
+    `offsets`_j from the origin, which starts at 0. Near the origin the head is STANDARD with a bias, so that
+    the same learning rates can be used; no gradient explodes at the boundary.
 
     `clip` shortens longer embeddings to this norm (Guo et al., 2022). With `learn_curvature` the curvature
     starts at `curvature` and is learned as exp of a parameter.
@@ -106,5 +106,5 @@ class LorentzHead(DeterministicHead):
         return self.curvature.parameter_groups(self.normals, self.offsets)
 
     def extra_repr(self) -> str:
-        """The base's, and what is known of the curvature."""
+        """The base's text, and the curvature."""
         return f"{super().extra_repr()}, {self.curvature.description}, clip={self.clip}"

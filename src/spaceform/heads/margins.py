@@ -1,4 +1,4 @@
-"""What heads share whose logits are scaled cosines with a margin on the target."""
+"""The base of heads whose logits are scaled cosines with a margin on the target."""
 
 from abc import abstractmethod
 
@@ -56,21 +56,21 @@ class MarginHead(DeterministicHead):
     def _target_margin(
         self, z: Float[Tensor, "batch dim"], norms: Float[Tensor, " batch"] | None = None
     ) -> Margin:
-        """The margin of each example's target, from the size that the buffer `margin` has now.
+        """The margin of each example's target, from the current value of the buffer `margin`.
 
         `norms` are `plain_norms(z)`, if known.
         """
 
     def start_epoch(self, epoch: int) -> None:
-        """No margin during the warm-up, the full one after."""
+        """Set no margin during the warm-up, and the full margin after it."""
         self.margin.fill_(self.full_margin if epoch >= self.warmup_epochs else 0.0)
 
     def numbers(self) -> dict[str, float]:
-        """The base's, and the margin after the warm-up."""
+        """The base's numbers, and the margin after the warm-up."""
         return {**super().numbers(), "margin": self.full_margin}
 
     def extra_repr(self) -> str:
-        """The base's and the margin's."""
+        """The base's text, and the margin with its warm-up."""
         return f"{super().extra_repr()}, margin={self.full_margin:g}, warmup_epochs={self.warmup_epochs}"
 
     def _start(self, weight: Tensor, num_classes: int) -> None:

@@ -24,24 +24,24 @@ def shard(
     sample: float | None = None,
     equal_batches: bool = False,
 ) -> AnyHead:
-    """The head with its classes split over the ranks of `mesh`, a mesh of one axis or one axis of a larger.
+    """The head with its classes split over the ranks of `mesh`: a mesh with one axis, or one axis of a mesh.
 
-    Every rank holds its own rows of `weight`, a DTensor, and gives rows of its own batch:
-    `head(z, y)` is the objective of these among all classes, the same as in one process. All ranks have to
-    call it together. Gradients of the parameters are means over the ranks, as DistributedDataParallel has
-    them. What the first rank's head holds is what all take; `head` itself stays as it is.
+    Every rank holds its own rows of `weight`, a DTensor, and gives the rows of its own batch: `head(z, y)` is
+    their objective over all classes, the same as in one process. All ranks must call it together. Gradients
+    of the parameters are means over the ranks, as in DistributedDataParallel. All ranks take the values of
+    the first rank's head; `head` itself is not changed.
 
-    `num_classes` makes a head of that many classes of one with few, `CosineHead(512, 2)`: every rank draws
-    its own rows anew, and nobody ever holds all of them.
+    With `num_classes`, a head with few classes, such as `CosineHead(512, 2)`, becomes a head with this many:
+    every rank draws new rows of its own, and no rank ever holds all rows.
 
-    `sample` trains with a random share of each rank's classes, the targets of the batch always among them,
-    and another share at every step. It is faster, and no longer exact: the objective is lower, as classes are
+    `sample` trains with a random share of each rank's classes, another share at every step; the targets of
+    the batch are always in it. This is faster, but not exact: the objective is lower, since classes are
     missing from its sum.
 
-    `equal_batches` says that all ranks always give equally many rows, which saves asking for their number.
+    `equal_batches` says that all ranks always give the same number of rows, so the ranks do not exchange it.
 
-    Draws of stochastic heads come from a generator that all ranks share; one that is passed to `head(...)`
-    must be in the same state on all ranks.
+    Draws of stochastic heads come from a generator that all ranks share; a generator that is passed to
+    `head(...)` must have the same state on all ranks.
     """
     if not head.shardable:
         raise TypeError(
@@ -101,11 +101,11 @@ def _split(head: Head, mesh: DeviceMesh, fresh: bool, sample: float | None, equa
     )
     head.weight = nn.Parameter(split)
     if isinstance(head, StochasticHead):
-        head.draws = head.draws  # those of that many classes
+        head.draws = head.draws  # make the draws for this many classes
 
 
 def unshard(head: AnyHead) -> AnyHead:
-    """The head with all its classes in every process; all ranks have to call it. It has no gradients."""
+    """The head with all its classes in every process, without gradients. All ranks must call this."""
     if head.shard is None:
         return copy.deepcopy(head)
     weight = head.weight

@@ -1,4 +1,4 @@
-"""Labels that are probabilities, smoothed or weighted: whole, or a block of classes at a time."""
+"""Labels that are probabilities, smoothed or weighted: for all classes, or block by block."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 TrainingLogits: TypeAlias = Callable[[Tensor, slice], Tensor]
-"""From the share of the label that a block of classes has, and the block, to the logits of these classes."""
+"""A function from the label's shares of a block of classes, and the block, to the logits of these classes."""
 
 
 @final
 @dataclass(frozen=True)
 class SoftLabels:
-    """Integer labels or probabilities of all classes, of which some is spread evenly, times class weights."""
+    """Integer labels or probabilities of all classes, smoothed over all classes, times class weights."""
 
     labels: Integer[Tensor, " batch"] | Float[Tensor, "batch classes"]
     num_classes: int
@@ -36,14 +36,14 @@ class SoftLabels:
         return [slice(start, min(start + chunk, self.num_classes)) for start in starts]
 
     def share(self, block: slice) -> Float[Tensor, "batch block"]:
-        """The bare labels as probabilities of these classes."""
+        """The labels as probabilities of these classes, without smoothing and weights."""
         if self.labels.is_floating_point():
             return self.labels[:, block]
         classes = torch.arange(block.start, block.stop, device=self.labels.device)
         return (self.labels[:, None] == classes).to(self.dtype)
 
     def target(self, block: slice) -> Float[Tensor, "batch block"]:
-        """The same, smoothed and weighted: what the objectives of these classes count."""
+        """The same, smoothed and weighted: the factors of these classes' objectives."""
         target = self.share(block)
         if self.smoothing:
             target = target * (1 - self.smoothing) + self.smoothing / self.num_classes
@@ -65,12 +65,12 @@ def soft_cross_entropy(logits: TrainingLogits, labels: SoftLabels, chunk: int) -
 
 
 def over_blocks(part: Callable[[slice], tuple[Tensor, ...]], blocks: list[slice]) -> list[tuple[Tensor, ...]]:
-    """`part` of every block of classes; the backward pass computes each again."""
+    """The values of `part` for every block of classes; the backward pass computes each again."""
     return [checkpoint(part, block, use_reentrant=False, preserve_rng_state=False) for block in blocks]
 
 
 def _part(logits: TrainingLogits, labels: SoftLabels, block: slice) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a block: log Σ exp, Σ target log softmax within the block, Σ target."""
+    """For a block of classes: log Σ exp, Σ target log softmax within the block, Σ target."""
     found, target = logits(labels.share(block), block), labels.target(block)
     lse = found.logsumexp(1)
     return lse, (target * (found - lse[:, None])).sum(1), target.sum(1)

@@ -17,10 +17,10 @@ from spaceform.heads.soft_labels import TrainingLogits
 
 @final
 class StandardHead(DeterministicHead):
-    """p(y | z) ∝ exp(w_y·z): no bias, no temperature. `init` says how class weights start.
+    """p(y | z) ∝ exp(w_y·z), without bias and temperature. `init` says how class weights start.
 
-    A coordinate beyond ±10¹⁵ counts as ±10¹⁵ and has no gradient: neither a product nor a step of training
-    that follows overflows.
+    A coordinate beyond ±10¹⁵ counts as ±10¹⁵ and has no gradient, so that no product and no later step of
+    training overflows.
     """
 
     name, title = "standard", "Standard"

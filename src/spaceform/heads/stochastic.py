@@ -15,8 +15,8 @@ from spaceform.special._autograd import refuse_gradient
 from spaceform.special._precision import no_autocast
 
 DRAWS = 64
-"""Fixed draws of a stochastic head's prediction, unless its `draws` is set."""
-# Numbers of a block of examples (its draws times its classes): 4 MiB in single precision.
+"""How many fixed draws a stochastic head's prediction has, unless its `draws` is set."""
+# Numbers in a block of examples (its draws times its classes): 4 MiB in single precision.
 _BLOCK = 2**20
 _NO_GRADIENT = "random draws of a prediction have no gradient: leave out the generator to use the fixed ones"
 
@@ -24,10 +24,10 @@ _NO_GRADIENT = "random draws of a prediction have no gradient: leave out the gen
 class StochasticHead(Head):
     """A head whose embeddings are random: `z` parametrises a distribution, from which `sample` draws.
 
-    A prediction is a mean over draws. With a generator they are `samples` random ones, without gradient.
-    Without one they are `draws` fixed ones: the same for every embedding, in every batch, at every call, in
-    `train()` and `eval()`, and in an exported graph; they follow the parameters and are differentiable. Set
-    `draws` to another even number to have more or fewer.
+    A prediction is a mean over draws. With a generator there are `samples` random draws, without gradient.
+    Without a generator there are `draws` fixed draws: the same for every embedding, in every batch, at every
+    call, in `train()` and `eval()`, and in an exported graph. They depend on the parameters and are
+    differentiable. Set `draws` to another even number to have more or fewer.
 
     A leaf gives `_objective`, `_sample`, `_random_logit_samples`, `_fixed_logits` and `_fix_draws`;
     `ReparametrizedHead` derives all of them from two functions.
@@ -100,7 +100,7 @@ class StochasticHead(Head):
     def _over_draws(
         self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "batch classes"]:
-        # In blocks: the logits of all draws would be large, and out of the cache. A graph has no need of it.
+        # In blocks: the logits of all draws would not fit into the cache. A graph does not need this.
         rows = max(1, _BLOCK // (self._draws * self.num_classes))
         if generator is not None or torch.compiler.is_compiling() or len(z) <= rows:
             return super()._over_draws(mean, z, generator)
@@ -113,9 +113,9 @@ class StochasticHead(Head):
 class ReparametrizedHead(StochasticHead):
     """A stochastic head whose draws are functions of the embedding and of standard normal numbers.
 
-    A leaf gives `_embed` and `_logits`, and `noise` if a draw takes another number of normal numbers than
-    `dim`. From these come the objective (the mean cross entropy of `samples` draws), `sample`, and the
-    prediction, with random numbers or with fixed ones.
+    A leaf gives `_embed` and `_logits`, and `noise` if a draw needs another number of normal numbers than
+    `dim`. The objective (the mean cross entropy of `samples` draws), `sample` and the prediction, with random
+    or with fixed numbers, follow from these.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ReparametrizedHead(StochasticHead):
     def _embed(
         self, z: Float[Tensor, "batch dim"], noise: Float[Tensor, "draws #batch noise"]
     ) -> Float[Tensor, "draws batch dim"]:
-        """Draws of the embedding; fixed noise has a second axis of 1, as all embeddings share it."""
+        """Draws of the embedding. Fixed noise has a second axis of size 1, since all embeddings share it."""
 
     @abstractmethod
     def _logits(
@@ -176,5 +176,5 @@ class ReparametrizedHead(StochasticHead):
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where the module's parameters are; the default device before it has any."""
+    """The device of the module's parameters; the default device before it has any."""
     return next((p.device for p in module.parameters()), torch.get_default_device())

@@ -22,9 +22,10 @@ class SubCentreArcFaceHead(MarginHead):
     """ArcFace with `centres` weights for each class; cos θ_j is the cosine with the nearest of them.
 
     `weight` has the shape (centres, classes, dim). Most examples of a class gather at one centre, the
-    dominant one; what is labelled wrongly tends to go to another. After training, `dominant_centres` says
-    which centre it is, and `suspects` lists what lies far from it: labels to look at again. Margin, warm-up
-    and prediction are those of `ArcFaceHead`; with one centre the whole head is `ArcFaceHead`.
+    dominant centre; examples with a wrong label tend to go to another centre. After training,
+    `dominant_centres` gives the dominant centre of each class, and `suspects` lists examples that lie far
+    from it: their labels should be checked. Margin, warm-up and prediction are those of `ArcFaceHead`; with
+    one centre the whole head is.
     """
 
     name, title = "subcentre_arcface", "Sub-centre ArcFace"
@@ -75,7 +76,7 @@ class SubCentreArcFaceHead(MarginHead):
             self.weight = nn.Parameter(torch.stack([self.weight, *others]))
 
     def extra_repr(self) -> str:
-        """The base's, and the number of centres."""
+        """The base's text, and the number of centres."""
         literal = ", literal=True" if self.literal else ""
         return f"{super().extra_repr()}, centres={self.centres}{literal}"
 
@@ -90,7 +91,7 @@ class SubCentreArcFaceHead(MarginHead):
     def dominant_centres(
         self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]
     ) -> Integer[Tensor, " classes"]:
-        """Of each class, the centre that is nearest to most of these examples; 0 for a class without any."""
+        """For each class, the centre nearest to most of its examples; 0 for a class without examples."""
         return self._dominant(self._own_cosines(z, y), y)
 
     @torch.no_grad()

@@ -19,16 +19,17 @@ class VonMisesFisherHead(DirectionalHead):
 
     The objective is the mean over `samples` draws of z of log Σ_j C(‖w̃_j‖)/C(‖w̃_j + βz‖), less β E[w_y]·E[z]:
     an upper bound of E[−log p(y | z, w)]. Draws are antithetic within an example and independent across
-    examples; gradients pass through direction and concentration. `predict_proba` is the mean of
-    p(y | z, w) over z and all w_j: over 64 fixed draws, or `samples` random ones where a generator is given.
+    examples; gradients pass through direction and concentration. `predict_proba` is the mean of p(y | z, w)
+    over z and all w_j: over 64 fixed draws, or over `samples` random draws if a generator is given.
 
     `normalizer` is "exact" or the paper's "bounds". `init_ratio` is λ: weights start with A(κ) ≈ λ, and
     `prepare` sets α so that the embeddings do. `gamma` weighs KL(law of z ‖ uniform), added to the objective.
     `class_chunk` streams the class axis, computing it again in the backward pass.
 
-    β and λ start where a usual rate (Adam's 1e-3) learns at once. The paper's start for a network from
-    scratch, `beta=1, init_ratio=0.4`, has the tightest bound and quietest gradient, but probabilities stay
-    flat until β has grown, which takes its high rates; `recipe.PAPER` has them.
+    From the default β and λ training starts to learn at once with a usual rate (Adam's 1e-3). The paper's
+    start for a network from scratch, `beta=1, init_ratio=0.4`, has the tightest bound and the least noise in
+    the gradient. But probabilities stay flat until β has grown, which needs the paper's high rates
+    (`recipe.PAPER`).
     """
 
     name, title = "vmf", "vMF"

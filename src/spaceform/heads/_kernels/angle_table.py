@@ -1,4 +1,4 @@
-"""The angle θ of a draw to its mean direction as a polynomial of one normal number: for draws by the million.
+"""The angle θ of a draw to its mean direction as a polynomial of one normal number, for millions of draws.
 
 In y = artanh cos θ the law of θ has its mode at y* = artanh T and a scale of about 1/√(n−1), whatever κ. So
 y = y* + g(x, T)/√(n−1) with x standard normal has a g near x, smooth in both: for a given dimension a
@@ -7,7 +7,7 @@ polynomial in x whose coefficients are polynomials in T. It is found once from t
 fixed x, the pathwise derivative, is that of the polynomial.
 
 Measured for n = 16 .. 2048 and κ = 0 .. 30n: |F(θ(x)) − Φ(−x)| ≤ 3e-6; E[∂ cos θ/∂κ] within 2e-5 of its
-value. Below n = 16 the law's quantiles are taken themselves.
+value. Below n = 16 the law's quantiles are used directly.
 
 Why a second way beside `AngularLaw.angle`: with its derivative an angle takes a third of the time (3.1, 3.2
 and 3.4 times faster at n = 16, 64 and 512, `python benchmarks/distributions.py`).
@@ -28,7 +28,7 @@ from spaceform.distributions.von_mises_fisher import VON_MISES_FISHER
 from spaceform.heads._kernels.exact_buffers import ExactBuffers, making_constants
 from spaceform.special._autograd import first_order
 
-REACH = 5.5  # |x| is clamped here, which one normal number in 26 million exceeds
+REACH = 5.5  # |x| is clamped here; one normal number in 26 million exceeds it
 _TABLE_FROM = 16
 _NODES = 32
 _TOLERANCE = 1e-6
@@ -65,7 +65,9 @@ class AngleTable(ExactBuffers):
     def draw(
         self, x: Float[Tensor, "*draws rows"], kappa: Float[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "*draws rows"], Float[Tensor, "*draws rows"]]:
-        """(cos θ, sin θ) at normal scores x, a concentration for each of the last axis; x is consumed."""
+        """(cos θ, sin θ) at normal scores x, with a concentration for each entry of the last axis; x is
+        consumed.
+        """
         if self.dim < _TABLE_FROM:
             return self._inverted(x, kappa)
         T, peak, _ = self.law.peak(kappa, self.dim)
@@ -81,7 +83,7 @@ class AngleTable(ExactBuffers):
     def _inverted(
         self, x: Float[Tensor, "*draws rows"], kappa: Float[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "*draws rows"], Float[Tensor, "*draws rows"]]:
-        """By the law's own quantiles; the angle falls as the cosine rises."""
+        """The same by the law's own quantiles. The angle falls as the cosine rises."""
         level = torch.special.ndtr(-x.double()).to(kappa.dtype)
         return self.law.angle(level, kappa, self.dim)
 
@@ -158,7 +160,7 @@ class _Polar(torch.autograd.Function):
 def _even_and_odd(
     a: Float[Tensor, "two degrees rows"], x: Float[Tensor, "pairs rows"]
 ) -> Float[Tensor, "two draws rows"]:
-    """Both polynomials at x and at −x, for the price of one."""
+    """Both polynomials at x and at −x, in the time of one."""
     square = x * x
     halves = []
     for part in (a[:, 0::2], a[:, 1::2]):
@@ -184,7 +186,7 @@ def beyond_the_mode(
 
 
 def chebyshev_nodes(size: int) -> np.ndarray:
-    """Between −1 and 1."""
+    """The Chebyshev nodes between −1 and 1."""
     return np.cos(np.pi * (np.arange(size) + 0.5) / size)
 
 

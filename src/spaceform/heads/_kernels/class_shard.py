@@ -1,10 +1,10 @@
-"""The classes of a head split over the ranks of a group: who has which, and what the ranks tell each other.
+"""The classes of a head split over the ranks of a group: which rank has which, and what the ranks exchange.
 
-Every rank has rows of its own, the batch, and classes of its own. Embeddings and labels of all ranks are
-gathered; each rank computes log Σ exp L over its own classes; the largest, the sum and the target's logit are
-reduced. In the backward pass the upstream gradients are gathered and the embeddings' are summed, each rank
-receiving its own rows. With W ranks, B rows in all, n dimensions, S draws (1 if the head is deterministic)
-and numbers of e bytes, a rank receives in one step
+Every rank has its own rows (its batch) and its own classes. Embeddings and labels of all ranks are gathered;
+each rank computes log Σ exp L over its own classes; the largest, the sum and the target's logit are reduced.
+In the backward pass the upstream gradients are gathered, and the gradients of the embeddings are summed,
+where each rank receives those of its own rows. With W ranks, B rows in all, n dimensions, S draws (1 if the
+head is deterministic) and numbers of e bytes, a rank receives in one step
 
     (W−1)/W · B (2 n e + e + 8)  +  2 (W−1)/W · B (2 S + 1) e   bytes
 
@@ -23,13 +23,13 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Generator, Tensor
 
-# torch 2.13 has them under new names and warns of the old ones.
+# torch 2.13 has new names for these functions, and warns about the old ones.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Callable[..., Any] = (
     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 )
 
-# Logits of this many are computed together when predicting: 4 MiB in float32, or those of one row.
+# When predicting, this many logits are computed together: 4 MiB in float32, or those of one row.
 _BLOCK = 2**20
 
 
@@ -48,14 +48,14 @@ class ClassShard:
     group: dist.ProcessGroup
     num_classes: int
     generator: Generator
-    """In the same state on all ranks: the draws of gathered embeddings."""
+    """For the draws of gathered embeddings; it has the same state on all ranks."""
     own_generator: Generator
-    """Each rank's own: which classes are left out."""
+    """For the classes that are left out; each rank has its own."""
     equal_batches: bool = False
     sample: float | None = None
 
     def __deepcopy__(self, memo: object) -> "ClassShard":
-        return self  # a copy of a head talks to the same ranks
+        return self  # a copy of a head works with the same ranks
 
     @property
     def rank(self) -> int:
@@ -75,7 +75,7 @@ class ClassShard:
 
     @property
     def _most(self) -> int:
-        """Classes of every rank but the last, as `torch.chunk` has it."""
+        """How many classes every rank has, except the last: as `torch.chunk` splits them."""
         return -(-self.num_classes // self.ranks)
 
     # Rows of all ranks.
@@ -83,7 +83,7 @@ class ClassShard:
     def gathered(
         self, z: Float[Tensor, "own dim"], y: Integer[Tensor, " own"]
     ) -> tuple[Float[Tensor, "batch dim"], Integer[Tensor, " batch"], list[int]]:
-        """Embeddings and labels of all ranks, and how many are whose."""
+        """Embeddings and labels of all ranks, and how many rows each rank has."""
         sizes = self._sizes(z)
         return _Gather.apply(z, self, sizes), self._gather(y, sizes), sizes
 
@@ -92,7 +92,7 @@ class ClassShard:
         return _Gather.apply(z, self, self._sizes(z))
 
     def own(self, objective: Float[Tensor, " batch"], sizes: list[int]) -> Float[Tensor, " own"]:
-        """The part of what was computed of gathered rows that belongs to this rank."""
+        """Of values for gathered rows, those of this rank's rows."""
         return _Own.apply(objective, self, sizes)
 
     def _sizes(self, z: Tensor) -> list[int]:
@@ -103,7 +103,7 @@ class ClassShard:
         return sizes.tolist()
 
     def _gather(self, x: Tensor, sizes: list[int]) -> Tensor:
-        """Rows of all ranks in order; shorter parts travel with rows of nothing at their end."""
+        """The rows of all ranks in order; shorter parts are filled up with empty rows for the exchange."""
         most = max(sizes)
         whole = x.new_empty(self.ranks * most, *x.shape[1:])
         _all_gather(whole, _padded(x, most), group=self.group)
@@ -118,7 +118,7 @@ class ClassShard:
         return _Summed.apply(parameter, self)
 
     def once(self, x: Tensor) -> Tensor:
-        """The same value, with a gradient on the first rank only: what does not depend on the classes."""
+        """The same value, with a gradient on the first rank alone: for terms without classes."""
         return x if self.rank == 0 else x.detach()
 
     def reduced(
@@ -136,13 +136,13 @@ class ClassShard:
     def classes(
         self, weight: Float[Tensor, "*centres rows dim"], y: Integer[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "*centres some dim"], Integer[Tensor, " batch"]]:
-        """The weights that this step takes, and the labels as their rows: below 0 or beyond if elsewhere."""
+        """The weights of this step, and the labels as their rows, outside the rows for other ranks."""
         y = y - self.first
         rows = weight.shape[-2]
         keep = rows if self.sample is None else max(round(self.sample * rows), min(len(y), rows))
         if keep == rows:
             return weight, y
-        # Every target of the batch has the largest number and stays; no look at the device is needed.
+        # Every target of the batch gets the largest number, so it stays; no wait for the device is needed.
         order = torch.rand(rows, device=weight.device, generator=self.own_generator)
         column, inside = located(y, rows)
         chance = torch.zeros(rows + 1, device=weight.device)
@@ -159,7 +159,7 @@ class ClassShard:
         z: Float[Tensor, "own dim"],
         k: int,
     ) -> TopK:
-        """The k most probable of all classes; ranks tell each other k of them a row, never the logits."""
+        """The k most probable of all classes. For each row, ranks exchange k classes, never the logits."""
         sizes, block = self._sizes(z), max(1, _BLOCK // (draws * self._most))
         found = [self._top_k(logit_samples(part), k) for part in self._gather(z, sizes).split(block)]
         own = slice(sum(sizes[: self.rank]), sum(sizes[: self.rank + 1]))
@@ -171,14 +171,14 @@ class ClassShard:
         p = logits.sub_(lse.T[..., None]).exp_().mean(0)
         few = min(k, p.shape[1])
         probability, label = p.topk(few)
-        # Ranks that have fewer than k classes fill up with classes that nobody prefers.
+        # Ranks with fewer than k classes fill up with classes of probability 0.
         probability = torch.nn.functional.pad(probability, (0, k - few), value=-1.0)
         label = torch.nn.functional.pad(label + self.first, (0, k - few))
         best = self._beside(probability).topk(k)
         return TopK(best.values, self._beside(label).gather(1, best.indices))
 
     def _beside(self, x: Float[Tensor, "batch k"] | Int64[Tensor, "batch k"]) -> Tensor:
-        """The columns of all ranks."""
+        """The columns of all ranks, side by side."""
         whole = x.new_empty(self.ranks, *x.shape)
         _all_gather(whole.view(-1, x.shape[1]), x.contiguous(), group=self.group)
         return whole.transpose(0, 1).flatten(1)
@@ -187,7 +187,7 @@ class ClassShard:
 def located(
     y: Integer[Tensor, " batch"], rows: int
 ) -> tuple[Integer[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """The targets' rows, and which of them are here: what is elsewhere points anywhere."""
+    """The rows of the targets, and which of them are here; the row of a target elsewhere is arbitrary."""
     return y.clamp(0, rows - 1), (y >= 0) & (y < rows)
 
 
@@ -200,7 +200,7 @@ def _padded(x: Tensor, rows: int) -> Tensor:
 class _Gather(torch.autograd.Function):
     """Rows of all ranks; their gradients are summed, and each rank receives those of its own.
 
-    Times the number of ranks, which `_Own` divided by.
+    The sum is multiplied by the number of ranks, by which `_Own` has divided.
     """
 
     @staticmethod

@@ -25,7 +25,7 @@ class ClassTerms(ABC):
         """The terms log C(‖w̃_j‖) − log C(k), A(k)/k, and A(‖w̃_j‖)/‖w̃_j‖ (broadcast)."""
 
     def log(self, shift: Tensor) -> Tensor:
-        """The first alone."""
+        """The first of these terms alone."""
         return self(shift)[0]
 
 
@@ -46,15 +46,15 @@ class Normalizer(ABC):
     def target_slope(
         self, norm: Float[Tensor, " batch"], dot: Float[Tensor, " batch"], order: float
     ) -> Float[Tensor, " batch"]:
-        """A′(κ) of the same."""
+        """A′(κ) at the same κ."""
 
 
 @final
 class SpecialNormalizer(Normalizer):
-    """By the module of `special` for a method, "exact" or "bounds"."""
+    """Evaluates C and A by a module of `special`: "exact" or "bounds"."""
 
     def __init__(self, method: str) -> None:
-        self.method = method  # a module could not be copied with the head
+        self.method = method  # the name: a Python module could not be copied with the head
 
     @property
     def module(self) -> ModuleType:
@@ -136,8 +136,9 @@ class _Upper(ClassTerms):
 class _InPlace(ClassTerms):
     """With x = (s₂ − s₁)/(s₁ + a): the value is g₂ − g₁ + x (s₁ + a) − (v + ½) log(1 + x).
 
-    The formulas and polynomials of `special.exact`, with what belongs to the classes computed once and the
-    rest in place: a training step is 5 to 12 % shorter (n = 3, 128, 512; 10 to 9,620 classes).
+    These are the formulas and polynomials of `special.exact`. What depends on the classes alone is computed
+    once, and the rest in place: a training step takes 5 to 12 % less time (n = 3, 128, 512; 10 to 9,620
+    classes).
     """
 
     def __init__(self, square: Tensor, order: float) -> None:

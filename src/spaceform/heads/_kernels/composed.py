@@ -1,4 +1,4 @@
-"""Softmax cross entropy of ordinary differentiable operations: for compilers and for second derivatives."""
+"""Softmax cross entropy made of ordinary differentiable operations, for compilers and second derivatives."""
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,9 @@ from spaceform.heads._kernels.margin import Margin, with_margin
 def cosine_logits(
     z: Float[Tensor, "batch dim"], weight: Float[Tensor, "*centres classes dim"], log_beta: Float[Tensor, ""]
 ) -> Float[Tensor, "batch classes"]:
-    """β cos θ_j, of ordinary differentiable operations."""
+    """β cos θ_j, by ordinary differentiable operations."""
     w, beta = weight.flatten(0, -2), log_beta.exp().to(z.dtype)
-    z = z / (1e-15 * z.detach().abs().amax(1, keepdim=True)).clamp_min(1)  # else the gradient overflows
+    z = z / (1e-15 * z.detach().abs().amax(1, keepdim=True)).clamp_min(1)  # otherwise the gradient overflows
     logits = (z * (inverse_norm(z) * beta)) @ w.T * inverse_weight_norm(w)
     return logits if weight.ndim == 2 else logits.unflatten(1, weight.shape[:2]).amax(1)
 
@@ -42,7 +42,7 @@ def composed(
     log_beta: Float[Tensor, ""] | None,
     margin: Margin,
 ) -> Float[Tensor, " batch"]:
-    """The same of ordinary operations: for a compiler to fuse, and for second derivatives."""
+    """The cross entropy by ordinary operations: compilers can fuse them, and they have second derivatives."""
     if log_beta is None:
         return F.cross_entropy(F.linear(z, weight), y, reduction="none")
     logits = cosine_logits(z, weight, log_beta)

@@ -5,12 +5,13 @@ example, G = g (softmax(L) − onehot(y)) and A = G σ/‖z‖, the backward pas
 
     dz = Aᵀ W − (Σ_j G L/‖z‖²) z,    dW = A z − (Σ_b G L/‖w‖²) w,    dτ = Σ G L.
 
-Classes are the first axis. Where there are few logits, examples lie along memory: torch's softmax over a
-short last axis takes ten times as long as over the first. Where there are many, classes do, L is found again
-from the log-probabilities, and the backward pass takes some classes at a time: these stay in the cache.
+Classes are the first axis. If there are few logits, those of different examples are neighbours in memory:
+torch's softmax over a short last axis takes ten times as long as over the first axis. If there are many,
+those of different classes are neighbours, L is computed again from the log-probabilities, and the backward
+pass takes some classes at a time, which stay in the cache.
 
-Weights of shape (centres, classes, dim) give a class several: its logit is the largest of theirs, and its
-gradient goes to the centre that has it, in equal shares if several have.
+With weights of shape (centres, classes, dim) a class has several centres: its logit is the largest of theirs,
+and its gradient goes to the centre with this logit, in equal shares if there are several.
 """
 
 import math
@@ -27,13 +28,13 @@ from spaceform.heads._kernels.margin import Margin, move_target
 from spaceform.special._autograd import known_signature
 from spaceform.special._precision import no_autocast
 
-# Of up to so many logits, 128 KiB in float32, examples lie along memory.
+# Up to this many logits (128 KiB in float32), those of different examples are neighbours in memory.
 _FEW = 2**15
-# Gradients of more are made 256 KiB at a time: what a core's own cache holds, and little memory.
+# With more logits, gradients are computed 256 KiB at a time: this fits into the cache of a core.
 _PART = 2**16
 # Squares of norms within these neither overflow nor vanish, in float32.
 _SHORTEST, LONGEST = 1e-15, 1e15
-# Up to this β no probability is a subnormal number, which is slow.
+# Up to this β no probability is a subnormal number; computing with these is slow.
 _MILD = 32
 
 
@@ -47,7 +48,7 @@ class _State(NamedTuple):
     scale: Float[Tensor, "rows _"]
     """σ/‖z‖ if `rows` is z, else σ."""
     logits: Float[Tensor, "*centres classes batch"] | None
-    """L, without the margin; found again where it is None."""
+    """L without the margin; computed again if it is None."""
     log_p: Float[Tensor, "classes batch"]
     own: Float[Tensor, "1 batch"]
     """The target's log-probability, less than 0 by the loss."""
@@ -64,7 +65,7 @@ class _State(NamedTuple):
 
 @known_signature
 class CosineCrossEntropy(torch.autograd.Function):
-    """Minus log softmax(β cos θ_j)_y with a margin on the target; a z that is not finite is refused."""
+    """Minus log softmax(β cos θ_j)_y, with a margin on the target. A z that is not finite is refused."""
 
     @staticmethod
     def forward(
@@ -91,7 +92,7 @@ class CosineCrossEntropy(torch.autograd.Function):
             dz, dw, dtau = differentiable_backward(g, z, weight, y, log_beta, margin)
         else:
             with no_autocast(g):
-                # Consumed, so that no second array of logits is needed; a graph that is used again pays.
+                # Consumed, so that no second array of logits is needed; a second pass computes it anew.
                 state, ctx.state = ctx.state, None
                 state = _state(z, weight, y, log_beta, margin, None) if state is None else state
                 dz, dw, dtau = _gradients(g, weight, y, state)
@@ -131,9 +132,9 @@ def _state(
 
 
 def plain_norms(z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"] | None:
-    """‖z‖ without a gradient; None if a square overflows or vanishes, or a look would have to wait.
+    """‖z‖ without a gradient; None if a square overflows or vanishes, or if values cannot be read at once.
 
-    A z that is not finite is refused, where values can be looked at.
+    A z that is not finite is refused, if values can be read.
     """
     if not values_readable(z):
         return None
@@ -156,7 +157,7 @@ def _gradients(g: Tensor, weight: Tensor, y: Tensor, state: _State) -> tuple[Ten
     dtau = along.sum()
     if state.offset is not None:
         dtau += (g * d * state.offset).sum()
-    if state.scale.shape[1] == 1:  # of z/‖z‖
+    if state.scale.shape[1] == 1:  # the gradient of z/‖z‖
         dz.addcmul_(state.rows, along.unsqueeze(1), value=-1).mul_(inverse.unsqueeze(1))
     else:
         dz.addcmul_(state.rows, along.mul_(inverse).mul_(inverse).unsqueeze(1), value=-1)
@@ -181,7 +182,7 @@ def _at_once(
 def _in_parts(
     g: Tensor, at_target: Tensor, weight: Tensor, index: Tensor, state: _State
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, of some classes at a time."""
+    """The same, some classes at a time."""
     classes, dw = state.log_p.shape[0], torch.empty_like(weight, memory_format=torch.contiguous_format)
     dz, along, log_sum = torch.zeros_like(state.rows), torch.zeros_like(g), state.moved - state.own
     at_target = at_target * g
@@ -210,7 +211,7 @@ def _in_parts(
 
 def _of_centres(G: Tensor, nearest: Tensor) -> Iterator[Tensor]:
     """The gradient of each centre's logits from that of the classes'. Overwrites G."""
-    # A look at how many there are is cheaper than the sum, where it need not wait.
+    # To look how many there are is cheaper than the sum, if no wait is needed.
     if not values_readable(nearest) or nearest.count_nonzero().item() > G.numel():
         G.div_(nearest.sum(0, dtype=G.dtype))
     return (G * one for one in nearest)
@@ -219,7 +220,7 @@ def _of_centres(G: Tensor, nearest: Tensor) -> Iterator[Tensor]:
 def _located(
     index: Integer[Tensor, "1 batch"], start: int, size: int
 ) -> tuple[Integer[Tensor, "1 batch"], Bool[Tensor, "1 batch"]]:
-    """The targets' rows within a part, and which of them lie in it: what lies outside points anywhere."""
+    """The targets' rows within a part, and which lie in it; the row of a target outside is arbitrary."""
     row = index - start
     inside = (row >= 0) & (row < size)
     return row.clamp_(0, size - 1), inside
@@ -230,5 +231,5 @@ def _put(x: Tensor, row: Tensor, inside: Tensor, value: Tensor) -> None:
 
 
 def _exp_(x: Tensor, harsh: bool) -> Tensor:
-    """The exponential in place; at least the smallest normal number if it may be less."""
+    """The exponential in place. If `harsh`, results are at least the smallest normal number."""
     return (x.clamp_(min=math.log(torch.finfo(x.dtype).tiny) + 1e-2) if harsh else x).exp_()

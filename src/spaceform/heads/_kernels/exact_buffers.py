@@ -25,6 +25,8 @@ class ExactBuffers(nn.Module):
 
 @contextlib.contextmanager
 def making_constants() -> Iterator[None]:
-    """Tensors made here are ordinary ones of the CPU, whatever modes and devices the caller has set."""
+    """In this context new tensors are ordinary ones on the CPU, whatever modes and devices the caller has
+    set.
+    """
     with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
         yield

@@ -6,9 +6,9 @@ With q_sj = softmax_j / S · A(k)/k at k = ‖w̃_j + βz_s‖, all gradients ar
 
     dW = β Kᵀ rows + (Σ q − A(‖w̃‖)/‖w̃‖ Σ softmax) w̃,    dμ = β K_μ W − β Σ_s ± sin_s (q_s·Wμ) v_s,
 
-the second term of dμ because v is carried along with μ by parallel transport, which keeps its law. K takes
-the place of the products, one block of examples after the other while it is in cache; nothing assumes that
-the examples have equal weight in the end. Streamed over the class axis, K is computed in the backward pass.
+where dμ has its second term because v moves with μ by parallel transport, which keeps its law. K overwrites
+the products, one block of examples after the other while it is in the cache; examples may have any weight in
+the end. If the class axis is streamed, K is computed in the backward pass.
 """
 
 import math
@@ -23,17 +23,17 @@ from spaceform.heads._kernels.class_terms import Normalizer
 from spaceform.special._autograd import first_order
 from spaceform.special._precision import no_autocast
 
-# Numbers of a block of examples (its draws times its classes): what a core's own cache holds a few times.
+# Numbers in a block of examples (its draws times its classes): the cache of a core holds a few such blocks.
 _BLOCK = 2**16
-# From this dimension on the vectors of an example are made of one, if its shifts are so far apart.
+# From this dimension on, vectors of one example share one Gaussian draw, if their shifts are this far apart.
 _SPREAD_FROM, _SHIFT = 64, 8
-# Up to 128 MiB (float32) of mixtures are kept for the backward pass; beyond, the class axis is streamed.
+# Up to 128 MiB (float32) of mixtures are kept for the backward pass; with more, the class axis is streamed.
 _KEPT = 2**25
 _CHUNK = 2**22
 
 
 def spread_signs(pairs: int, dim: int) -> Float[Tensor, "pairs dim"]:
-    """The fixed signs with which `tangents` makes several vectors of one; none if too many."""
+    """The fixed signs by which `tangents` makes several vectors from one draw; None for too many vectors."""
     if dim < _SPREAD_FROM or not 1 < pairs <= dim // _SHIFT:
         return torch.zeros(0, dim)
     return torch.randint(2, (pairs, dim), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
@@ -47,9 +47,9 @@ def tangents(
 ) -> Float[Tensor, "batch pairs dim"]:
     """Uniform unit vectors orthogonal to μ, independent over examples.
 
-    With `signs`, an example's vectors are one Gaussian vector, shifted and with signs changed: each has the
-    law it should have, any two are uncorrelated but for 1/√n, and a normal number, which costs more than all
-    else that is done to it, is drawn once and not for every pair.
+    With `signs`, vectors of one example share one Gaussian draw: it is shifted, and its signs are changed.
+    Each vector has the right law, and the correlation of two of them is about 1/√n. So a normal number, which
+    costs more than everything that is done with it, is drawn once and not for every pair.
     """
     batch, dim = mu.shape
     # Not torch.randn, which a compiler cannot trace with a generator argument and a batch of any size.
@@ -59,7 +59,7 @@ def tangents(
     else:
         g = mu.new_empty(batch, pairs, dim).normal_(generator=generator)
     if dim == 2:
-        # The tangent line has two unit vectors.
+        # In two dimensions there are only two such unit vectors.
         across = torch.stack([-mu[:, 1], mu[:, 0]], -1)[:, None]
         return torch.where(g[..., :1] < 0, -across, across)
     # Below 16 dimensions the tangent part may be short, and one projection leaves an error.
@@ -84,8 +84,9 @@ def expected_objective(
 ) -> Float[Tensor, " batch"]:
     """The objective of each example; E[z] = length · μ; `normalizer` says how C and A are evaluated.
 
-    Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that. With a `shard` the weights are
-    those of this rank's classes, the objective is that of all, and gradients are what these classes add.
+    Draw s lies on the side of v_s for s < pairs, and of −v_{s − pairs} for the others. With a `shard` the
+    weights are those of this rank's classes, the objective is that of all classes, and gradients are the part
+    of these.
     """
     batch, draws = cos.shape
     if shard is not None:
@@ -111,7 +112,9 @@ def _mixtures(cos: Tensor, sin: Tensor, pairs: int) -> Float[Tensor, "batch draw
 
 
 def _blocks(batch: int, numbers: int) -> list[slice]:
-    """Slices of examples; one when compiling: a loop would fix the batch, and fused code needs no cache."""
+    """Slices of examples; when compiling, one slice: a loop would fix the batch size, and needs no cache
+    there.
+    """
     if torch.compiler.is_compiling():
         return [slice(None)]
     size = max(1, _BLOCK // numbers)
@@ -124,7 +127,7 @@ def _shift(mixed: Tensor, products: Tensor, beta: Tensor) -> Float[Tensor, "batc
 
 
 def _logsumexp(x: Tensor) -> Tensor:
-    """Over the last axis, in place."""
+    """The logsumexp over the last axis, in place."""
     top = x.amax(-1, keepdim=True)
     return x.sub_(top).exp_().sum(-1).log_().add_(top[..., 0])
 
@@ -154,7 +157,7 @@ class _Target(NamedTuple):
 
     @property
     def pull(self) -> Tensor:
-        """A(‖w̃‖)/‖w̃‖ · length: of w̃_y in dμ, and of μ in dw̃_y."""
+        """A(‖w̃‖)/‖w̃‖ · length: the factor of w̃_y in dμ, and of μ in dw̃_y."""
         return self.ratio * self.length
 
     @property
@@ -181,7 +184,7 @@ def _target_of(
     order: float,
     inside: Tensor | None,
 ) -> tuple[_Target, Tensor]:
-    """The target's term and the w̃_y of each example, 0 where its class is on another rank."""
+    """The target's term and the w̃_y of each example; both are 0 if its class is on another rank."""
     w_y = weight[y] if inside is None else weight[y] * inside[:, None]
     norm, dot = torch.linalg.vector_norm(w_y, dim=1), torch.linalg.vecdot(w_y, mu)
     return _target(length, norm, dot, normalizer, order), w_y
@@ -198,8 +201,9 @@ def _finish(
     sin: Tensor,
     v: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of all but the weights, from the q·W rows of each draw; `carried` is K_μ W less the target's
-    pull on μ.
+    """Gradients of everything except the weights, from the q·W rows of each draw.
+
+    `carried` is K_μ W less the target's pull on μ.
     """
     g, sides = grad[:, None], _sides(cos.shape[1], v.shape[1], cos)
     q_mu, q_v = q_rows[..., 0], (q_rows[..., 1:] * sides).sum(2)
@@ -244,7 +248,7 @@ class _Kept(torch.autograd.Function):
         dot = products[:, 0].gather(1, y[:, None])[:, 0]
         target = _target(length, norm[y], dot, normalizer, order)
 
-        # Rows shorter than a vector register or two are not worth a loop of their own.
+        # Rows shorter than one or two vector registers are not worth a separate loop.
         evidence = normalizer.evidence(
             square.expand(draws, -1).contiguous() if classes < 64 else square, order
         )
@@ -373,7 +377,7 @@ def _streamed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             d_w = d_weight[start : start + ctx.chunk]
             torch.mm(products.flatten(0, 1).T, scaled_rows, out=d_w)
             d_w.addcmul_(own[:, None], w)
-        del products, U  # before the next are made
+        del products, U  # to free the memory before the next are made
     if d_weight is not None:
         here = scaled if inside is None else scaled * inside
         along = target.along(normalizer, order)[:, None] * w_y

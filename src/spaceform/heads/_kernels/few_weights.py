@@ -1,11 +1,11 @@
-"""Softmax cross entropy of few class weights on the CPU, of torch's own differentiable operators.
+"""Softmax cross entropy of few class weights on the CPU, made of torch's own differentiable operators.
 
-There a step takes no longer than the calls that it is made of, and an autograd function in Python costs as
-much as ten operators: this has none. Torch's weight norm normalises rows by one
-call forward and one backward. Below some sixty classes the logits are computed with the examples along
-memory: torch's softmax over a short last axis takes ten times as long as over the first.
+With few weights a step takes little more time than its calls need, and an autograd function in Python costs
+as much as ten operators; so there is none here. Torch's weight norm normalises rows by one call forward and
+one backward. Below about sixty classes, logits of different examples are neighbours in memory: torch's
+softmax over a short last axis takes ten times as long as over the first axis.
 
-Measured against an autograd function of the same formulas: steps of COSINE are about a tenth shorter.
+Compared with an autograd function of the same formulas, steps of COSINE take about a tenth less time.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from spaceform.heads._checks import ends, values_readable
 from spaceform.special._precision import no_autocast
 
-# Normalised weights of up to 1 MiB (float32) are made; of more, a pass over them costs more than the calls.
+# Up to 1 MiB (float32) of normalised weights; with more, a pass over them costs more than the calls.
 _FEW = 2**18
 _NARROW = 64
 # Squares of norms within these neither overflow nor vanish, in float32.
@@ -60,7 +60,7 @@ def few_cosine_cross_entropy(
 
 
 def _class_axis(weight: Tensor) -> int:
-    """The axis of the logits along which the classes lie."""
+    """The axis of the logits that has the classes."""
     return 0 if weight.shape[0] < _NARROW else 1
 
 
@@ -71,13 +71,13 @@ def _products(z: Tensor, weight: Tensor, axis: int) -> Tensor:
 
 
 def _within_autocast() -> bool:
-    """Whether a `torch.autocast` is entered, off or on: it would round products of the backward pass."""
+    """Whether there is a `torch.autocast`, on or off: it would round products of the backward pass."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting() > 0
 
 
 class _Products(torch.autograd.Function):
-    """The same products, with gradients of the same precision."""
+    """Matrix products whose gradients have the same precision as the products."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, weight: Tensor, axis: int) -> Tensor:
@@ -102,12 +102,12 @@ def _nll(logits: Tensor, y: Tensor, axis: int) -> Tensor:
 def _as_long_as(
     length: Float[Tensor, "rows 1"], x: Float[Tensor, "rows dim"]
 ) -> Float[Tensor, "rows dim"] | None:
-    """The rows of x made as long as these, or None where a norm is too small or large for it."""
-    # The operator reads memory that is not its own unless all is contiguous.
+    """The rows of x scaled to these lengths; None if a norm is too small or too large."""
+    # The operator reads wrong memory unless all tensors are contiguous.
     x, length = x.contiguous(), length.contiguous()
     rows, norm = torch._weight_norm_interface(x, length, 0)
     least, most = ends(norm)
-    if not (least >= _SHORTEST and most <= _LONGEST):  # NaN neither
+    if not (least >= _SHORTEST and most <= _LONGEST):  # also true for NaN
         return None
     if rows.grad_fn is not None:
         rows.grad_fn.register_hook(_Differentiable(x, length))
@@ -115,9 +115,9 @@ def _as_long_as(
 
 
 class _Differentiable:
-    """Replaces the gradients of a weight norm where they are to be differentiated again.
+    """Replaces the gradients of a weight norm if they are to be differentiated again.
 
-    Torch's own take the norm for a constant there (2.13), and second derivatives would be wrong.
+    Torch's own gradients (2.13) treat the norm as a constant, so second derivatives would be wrong.
     """
 
     def __init__(self, x: Tensor, length: Tensor) -> None:

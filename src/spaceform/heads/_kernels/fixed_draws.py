@@ -1,4 +1,4 @@
-"""Draws of a directional head's prediction that are made once and shared by all embeddings.
+"""The draws of a directional head's prediction, which are made once and shared by all embeddings.
 
 The prediction is the mean of softmax(β w_j·z) over random z and w_j. With these draws it is a function of the
 embedding and the parameters alone: an example has the same probabilities alone, in any batch, at every call
@@ -36,12 +36,14 @@ from spaceform.heads._kernels.exact_buffers import ExactBuffers, making_constant
 
 _NODES = 64
 _NEGLIGIBLE = 1e-7
-# Columns of strata: from here on classes share them, for the sake of memory.
+# The most columns of strata; more classes share them, to save memory.
 _COLUMNS = 4096
 
 
 class DrawnWeights(NamedTuple):
-    """The draws of the class weights, seen from a unit vector at the angle φ: along cos φ + across sin φ."""
+    """Draws of the class weights. Their product with a unit vector at the angle φ is along cos φ + across sin
+    φ.
+    """
 
     along: Float[Tensor, "draws 1 classes"]
     across: Float[Tensor, "draws 1 classes"]
@@ -68,12 +70,14 @@ class FixedDraws(ExactBuffers):
     def weights(
         self, weight: Float[Tensor, "classes dim"], beta: Float[Tensor, ""], first: int = 0
     ) -> "DrawnWeights":
-        """What all embeddings share, of these classes: all, or some of them from `first` on."""
+        """What all embeddings share, for these weights: those of all classes, or of some classes from `first`
+        on.
+        """
         kappa = torch.linalg.vector_norm(weight, dim=1)
         # The direction of a zero weight does not matter: its draws are uniform.
         direction = weight * kappa.masked_fill(kappa == 0, torch.inf).reciprocal()[:, None]
         cos, sin = series_angle(VON_MISES_FISHER, self.weight_angles, kappa, self.dim)
-        # Not `gather`: onnxscript fails to fold it, and says so.
+        # Not `gather`: onnxscript cannot fold it, and prints warnings.
         own = torch.arange(len(weight), device=weight.device)
         stratum = self._columns(self.stratum, first, len(weight)) * len(weight) + own
         t, r = (x.flatten().index_select(0, stratum.flatten()).view_as(x) for x in (cos, sin))
@@ -96,12 +100,12 @@ class FixedDraws(ExactBuffers):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             sine = (1 - angle * angle).clamp_min(least).sqrt()
             return torch.addcmul(weights.along * angle, weights.across, sine)
-        # The same in place.
+        # The same, in place.
         sine = angle.square().neg_().add_(1).clamp_min_(least).sqrt_()
         return angle.mul_(weights.along).addcmul_(weights.across, sine)
 
     def _columns(self, x: Tensor, first: int, classes: int) -> Tensor:
-        """A column for each class from `first` on; those of all classes repeat."""
+        """A column for each class from `first` on; with many classes columns repeat."""
         first %= x.shape[1]
         times = -(-(first + classes) // x.shape[1])
         return (x if times == 1 else x.repeat(1, times))[:, first : first + classes]
@@ -152,7 +156,7 @@ def _midpoints(draws: int) -> Float[Tensor, " draws"]:
 
 
 def _shuffled(draws: int, columns: int, random: Generator) -> Int64[Tensor, "draws columns"]:
-    """The strata, in an order of its own in each column."""
+    """The strata, in another order in each column."""
     return torch.rand(draws, columns, generator=random).argsort(0)
 
 
@@ -166,7 +170,7 @@ def _mirrored(draws: int, random: Generator) -> Int64[Tensor, " draws"]:
 
 
 def _first_coordinate(dim: int, draws: int) -> Float[Tensor, " draws"]:
-    """Of a uniform direction on S^(n−2), at the midpoints of the strata."""
+    """The first coordinate of a uniform direction on S^(n−2), at the midpoints of the strata."""
     level = _midpoints(draws)
     if dim == 2:
         return torch.where(level < 0.5, 1.0, -1.0).to(level)

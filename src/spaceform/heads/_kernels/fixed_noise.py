@@ -1,4 +1,4 @@
-"""Standard normal numbers that are made once: what fixed draws of a reparametrised head are made of."""
+"""Standard normal numbers that are made once, for the fixed draws of a reparametrised head."""
 
 from typing import final
 
@@ -13,8 +13,8 @@ from spaceform.heads._kernels.exact_buffers import ExactBuffers, making_constant
 class FixedNoise(ExactBuffers):
     """Normal numbers of shape (draws, 1, size), always the same.
 
-    Each column holds the quantiles at the midpoints of equal strata, in an order of its own; the second half
-    of the draws is minus the first.
+    Each column holds the quantiles at the midpoints of equal strata, in its own order. The second half of the
+    draws is minus the first half.
     """
 
     noise: Float[Tensor, "draws 1 size"]

@@ -20,13 +20,13 @@ from spaceform.special._autograd import first_order
 from spaceform.special._precision import no_autocast
 
 RADIUS = 2 * math.atanh(1 - MARGIN)
-"""Points are not taken farther from the origin than R = 7.6, as in the Poincaré ball."""
+"""Points have at most the distance R = 7.6 from the origin, as in the Poincaré ball."""
 FARTHEST = 30.0
-"""Planes are not taken farther from the origin than A = 30: out of reach of all points, cosh A finite."""
+"""Planes have at most the distance A = 30 from the origin: no point reaches them, and cosh A is finite."""
 _LARGEST = 1e17
-"""Coordinates are not taken larger than this: ‖z‖² does not overflow."""
+"""The largest coordinate that is used, so that ‖z‖² does not overflow."""
 _SHORTEST = 1e-12
-"""Vectors are not taken shorter than this."""
+"""The shortest length that is used."""
 
 
 def length(v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:
@@ -35,7 +35,7 @@ def length(v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:
 
 
 def clipped(z: Float[Tensor, "batch dim"], most: float | None) -> Float[Tensor, "batch dim"]:
-    """Embeddings longer than `most` shortened to it (Guo et al., 2022); in their own direction."""
+    """Embeddings; those longer than `most` are shortened to it (Guo et al., 2022), in the same direction."""
     if most is None:
         return z
     z = z.clamp(-_LARGEST, _LARGEST)
@@ -81,7 +81,7 @@ def distance_cross_entropy(
 
 
 def arsinh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Asinh x and √(1 + x²); by log1p, which costs less than torch.asinh."""
+    """The asinh of x and √(1 + x²), by log1p, which costs less than torch.asinh."""
     x2 = x.square()
     root = (x2 + 1).sqrt_()
     return x2.div_(root + 1).add_(x.abs()).log1p_().copysign_(x), root

@@ -1,4 +1,4 @@
-"""What a margin does to the target's cosine: one function for ArcFace, CosFace and AdaFace."""
+"""The target's cosine with a margin: one function for ArcFace, CosFace and AdaFace."""
 
 import math
 from typing import NamedTuple
@@ -12,12 +12,13 @@ from spaceform.special.polynomial import numbers
 
 
 class Margin(NamedTuple):
-    """ψ(cos θ) = cos(θ + angle) − shift in the place of the target's cos θ.
+    """ψ(cos θ) = cos(θ + angle) − shift in place of the target's cos θ.
 
-    Each is one number, or a column with one for each example; None is 0. An angle lies in (−π, π). Neither
-    has a gradient. Where θ + angle leaves [0, π], cos(θ + angle) would turn and reward the wrong direction;
-    there it is continued by its reflection, −2 − cos(θ + angle) past π and 2 − cos(θ + angle) below 0:
-    ψ falls monotonically in θ, with a continuous derivative. `literal` leaves the cosine as it is.
+    `angle` and `shift` are one number, or a column with one number for each example; None is 0. An angle lies
+    in (−π, π). Neither has a gradient. Outside [0, π] the cosine of θ + angle would rise again and reward the
+    wrong direction. There it is continued by its reflection: −2 − cos(θ + angle) above π and 2 − cos(θ +
+    angle) below 0. So ψ falls monotonically in θ, with a continuous derivative. `literal` leaves the cosine
+    as it is.
     """
 
     angle: Tensor | None = None
@@ -25,12 +26,12 @@ class Margin(NamedTuple):
     literal: bool = False
 
     def shared(self, share: Float[Tensor, "batch classes"]) -> "Margin":
-        """The part of the margin that each class has if it has this share of the label."""
+        """The part of the margin for a class that has this share of the label."""
         angle, shift = (None if size is None else size.to(share.dtype) * share for size in self[:2])
         return Margin(angle, shift, self.literal)
 
     def along(self, axis: int) -> "Margin":
-        """The same for targets that lie side by side if the axis of the classes is the first, 0."""
+        """The margin as a column, or as a row if `axis`, which has the classes, is the first axis."""
         angle, shift = (size if axis or size is None else size.mT if size.ndim else size for size in self[:2])
         return Margin(angle, shift, self.literal)
 
@@ -46,8 +47,8 @@ def with_margin(
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """ψ(cos θ) and dψ/dcos θ.
 
-    sin θ is kept above √(8 eps), which bounds the derivative and moves ψ by at most 1e-3 sin(angle), within
-    1e-3 of θ = 0 and π (float32). ψ(c) = c where there is no margin.
+    sin θ is kept above √(8 eps), which bounds the derivative. Within 1e-3 of θ = 0 and π (float32) it changes
+    ψ by at most 1e-3 sin(angle). Without a margin ψ(c) = c.
     """
     c = cos.clamp(-1, 1)
     if margin.angle is None:
@@ -68,13 +69,15 @@ def _turned(
     value, slope = torch.addcmul(c * cos_m, sin, sin_m, value=-1), torch.addcmul(cos_m, c / sin, sin_m)
     if literal or not may_turn:
         return value, slope
-    side = torch.where(sin_m >= 0, -1.0, 1.0).to(c.dtype)  # which pole the angle moves θ past
+    side = torch.where(sin_m >= 0, -1.0, 1.0).to(c.dtype)  # the pole that θ passes by the angle
     past = side * c > cos_m
     return torch.where(past, 2 * side - value, value), torch.where(past, -slope, slope)
 
 
 def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Its cosine and sine, and whether θ + angle may leave [0, π]: yes, where a look would have to wait."""
+    """Its cosine and sine, and whether θ + angle may leave [0, π]; yes, if values cannot be read without
+    waiting.
+    """
     if not values_readable(c):
         return angle.cos().to(c.dtype), angle.sin().to(c.dtype), True
     if angle.ndim:
@@ -88,9 +91,9 @@ def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor, bool]:
 
 
 def move_target(logit: Tensor, beta: Tensor | float, margin: Margin) -> tuple[Tensor, Tensor, Tensor]:
-    """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope L + offset.
+    """The target logit βψ(cos θ), its slope dψ/dcos θ, and the offset of its tangent slope · L + offset.
 
-    The logit is homogeneous in β, not in L: the offset is what the gradient to τ has beside Σ du·u.
+    The logit is proportional to β but not to L: the gradient to τ is Σ du·u plus a part from the offset.
     """
     psi, slope = with_margin(logit / beta, margin)
     moved = psi * beta

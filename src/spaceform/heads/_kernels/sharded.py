@@ -25,9 +25,9 @@ def sharded_cross_entropy(
     class_chunk: int | None = None,
     shard: ClassShard,
 ) -> Float[Tensor, " batch"]:
-    """Minus log softmax(L)_y over the classes of all ranks, from the weights of this rank's.
+    """Minus log softmax(L)_y over the classes of all ranks, from the weights of this rank's classes.
 
-    L is z·w_j without a temperature, β cos θ_j with one. Gradients are what this rank's classes add to them.
+    L is z·w_j without a temperature, and β cos θ_j with one. Gradients are the part from this rank's classes.
     """
     check_finite(z)
     weight, y = shard.classes(weight, y)
@@ -36,9 +36,9 @@ def sharded_cross_entropy(
 
 
 class _Sharded(torch.autograd.Function):
-    """Cross entropy of one rank's classes among those of all; gradients are what these classes add to them.
+    """Cross entropy over the classes of all ranks; gradients are the part from this rank's classes.
 
-    With log Σ exp L of all ranks, the streamed backward pass is that of a chunk among the chunks.
+    With log Σ exp L of all ranks, the backward pass is that of one chunk among others.
     """
 
     @staticmethod

@@ -5,10 +5,11 @@ G = softmax(L) − onehot(y), A = G σ and the upstream gradient g of each examp
 
     du = g A W,    dw = Aᵀ(g u), less its part along w,    dz = (du − (du·u) u)/‖z‖,    dτ = Σ du·u.
 
-Streamed, one number an example stands between the two passes; kept, the log-probabilities (`cosine_softmax`).
+If the class axis is streamed, one number for each example is kept between the two passes; otherwise the
+log-probabilities are (`cosine_softmax`).
 
-Weights of shape (centres, classes, dim) give a class several: its logit is the largest of theirs, and its
-gradient goes to the centre that has it, in equal shares if several have.
+With weights of shape (centres, classes, dim) a class has several centres: its logit is the largest of theirs,
+and its gradient goes to the centre with this logit, in equal shares if there are several.
 """
 
 import math
@@ -32,7 +33,7 @@ from spaceform.heads._kernels.few_weights import are_few, few_cosine_cross_entro
 from spaceform.heads._kernels.margin import NO_MARGIN, Margin, move_target
 from spaceform.special._precision import no_autocast
 
-# Logits of up to 32 MiB (float32) are kept for the backward pass; more are computed twice, 4 MiB at a time.
+# Up to 32 MiB (float32) of logits are kept for the backward pass; more are computed twice, 4 MiB at a time.
 _KEPT = 2**23
 _CHUNK = 2**20
 _BLOCK = 2**17
@@ -90,7 +91,7 @@ def cosine_cross_entropy(
     return CosineCrossEntropy.apply(z, weight, y, log_beta, *margin, norms)
 
 
-# Operators of their own, so that a compiler takes them whole and does not unroll the chunks.
+# Custom operators, so that a compiler takes them as a whole and does not unroll the chunks.
 
 
 @torch.library.custom_op("spaceform::streamed_cross_entropy", mutates_args=())
@@ -115,7 +116,7 @@ def _streamed(
 def log_sums(
     z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Margin, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The log Σ exp L, and the target's logit, slope and offset; 0, 1, 0 where it is none of these."""
+    """The log Σ exp L, and the target's logit, slope and offset; 0, 1, 0 if the target is elsewhere."""
     u, beta = z, None
     if log_beta is not None:
         u, beta = z * inverse_norm(z), log_beta.exp().to(z.dtype)
@@ -209,7 +210,7 @@ def _chunk_backward(
         torch.mm(G.T, gu, out=dw)
     else:
         torch.mm(G.mul_(sigma).T, gu, out=dw)
-        # In blocks that stay in the cache: a product of the size of the weights would double the memory.
+        # In blocks that stay in the cache: a product as large as the weights would double the memory.
         rows = max(1, _BLOCK // w.shape[1])
         for dw_block, w_block, s_block in zip(dw.split(rows), w.split(rows), s.split(rows), strict=True):
             along = torch.linalg.vecdot(dw_block, w_block).mul_(s_block).mul_(s_block)
@@ -224,14 +225,14 @@ def _direction_backward(du: Tensor, u: Tensor, inverse: Tensor) -> tuple[Tensor,
 
 
 def _locate(y: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """The targets' columns within a chunk, and which of them lie in it: what lies outside points anywhere."""
+    """The targets' columns within a chunk, and which lie in it; outside, the column is arbitrary."""
     column = y[:, None] - start
     inside = (column >= 0) & (column < size)
     return column.clamp_(0, size - 1), inside
 
 
 def _exp(x: Tensor) -> Tensor:
-    """The exponential, at least the smallest normal number: subnormal results are slow."""
+    """The exponential, at least the smallest normal number: subnormal numbers are slow."""
     return x.clamp(min=math.log(torch.finfo(x.dtype).tiny) + 1e-2).exp_()
 
 
@@ -261,7 +262,7 @@ _streamed.register_autograd(_autograd, setup_context=_setup_context)
 
 @_streamed.register_fake
 def _(z: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    column = z.new_empty(z.shape[0], 1)  # not len(z), which is a number and would fix the batch
+    column = z.new_empty(z.shape[0], 1)  # not len(z), which is a Python number and would fix the batch size
     return column, torch.empty_like(column), torch.empty_like(column), torch.empty_like(column)
 
 

@@ -22,9 +22,10 @@ def weight_logits(
     table: AngleTable,
     generator: Generator | None,
 ) -> Float[Tensor, "draws batch classes"]:
-    """β w_j·z for z = cos μ ± sin v; w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖) anew for every draw of every example.
+    """β w_j·z for z = cos μ ± sin v, with a new w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖) for every draw of every
+    example.
 
-    Draw s lies on the side of v_s for s < pairs, of −v_{s − pairs} after that.
+    Draw s lies on the side of v_s for s < pairs, and of −v_{s − pairs} for the others.
     """
     pairs, draws = v.shape[1], cos.shape[1]
     kappa = torch.linalg.vector_norm(weight, dim=1)
