@@ -217,13 +217,13 @@ def test_a_class_of_few_items_keeps_two_to_train_on():
 def test_a_class_that_is_not_tested_is_named():
     d = dataset([30, 30, 2])
     assert scarce_classes(d, split(d)) == [
-        "class 'class 2' has no item in the test part, so that no figure says how well it is found: add "
+        "class 'class 2' has no item in the test part, so that no number says how well it is found: add "
         "items, or give the split in the file"
     ]
     assert scarce_classes(dataset([30, 30, 10]), split(dataset([30, 30, 10]))) == []
     many = dataset([2] * 6 + [40] * 4)
     assert scarce_classes(many, split(many))[-1].startswith(
-        "6 classes have no item in the test part, so that no figure says how well they are found ('class 0', "
+        "6 classes have no item in the test part, so that no number says how well they are found ('class 0', "
         "'class 1', 'class 2', 'class 3' and 2 more): add items"
     )
     nowhere = replace(d, classes=(*d.classes, "nobody"))  # a class without items is no class

@@ -37,7 +37,7 @@ def test_a_class_that_is_not_tested_is_told_by_check_comparison_and_page(tmp_pat
     y = np.array([0] * 30 + [1] * 30 + [2] * 2)
     path, said = tmp_path / "f.npz", []
     np.savez(path, X=np.random.default_rng(0).normal(size=(62, 4)) + y[:, None], y=y)
-    wanted = "class '2' has no item in the test part, so that no figure says how well it is found"
+    wanted = "class '2' has no item in the test part, so that no number says how well it is found"
     assert any(wanted in one.detail for one in check(path))
     study = spaceform.compare(
         path, "standard", search=0, seeds=1, settings={"optim.epochs": 2}, out=tmp_path / "s", say=said.append

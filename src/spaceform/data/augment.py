@@ -1,8 +1,8 @@
-"""What happens to small images between the memory and the net: whole batches, on the device.
+"""Preprocessing of small images before the net: whole batches, on the device.
 
-Randomness comes in two steps. `Pixels.draw` makes a few integers an image, on the CPU, from a generator;
-`Pixels.train` applies them wherever the images are. So every device, and any division of a batch among
-processes, sees the same augmented images.
+Randomness comes in two steps. `Pixels.draw` makes a few integers for each image, on the CPU, from a
+generator; `Pixels.train` applies them on the device of the images. So images are augmented in the same way on
+every device and for any division of a batch among processes.
 """
 
 from dataclasses import dataclass
@@ -126,9 +126,10 @@ PIXELS = {
 
 
 def pixels_for(name: str, images: UInt8[Tensor, "items channels height width"]) -> Pixels:
-    """The paper's preprocessing where it has one, else z-score by the given (training) images, pad and crop.
+    """The paper's preprocessing of this data set; otherwise z-score by the given (training) images, pad and
+    crop.
 
-    Own images are neither flipped nor occluded: whether that keeps a label true depends on the data.
+    A user's own images are neither flipped nor occluded: whether the label stays true depends on the data.
     """
     if name in PIXELS and len(PIXELS[name].mean) in {0, images.shape[1]}:
         return PIXELS[name]

@@ -24,7 +24,7 @@ def place(plan: str) -> Path:
 
 
 def entries(plan: str | None = None) -> Iterator[Shards]:
-    """What is in the cache, finished or not; folders that are not ours are passed over.
+    """The entries of the cache, finished or not; folders that this program did not write are ignored.
 
     A plan may be given by the start of its name.
     """
@@ -42,7 +42,7 @@ def entries(plan: str | None = None) -> Iterator[Shards]:
 
 
 def clear(plan: str | None = None) -> tuple[int, int]:
-    """Remove what is kept, or what is kept of one plan; gives how many entries and how many bytes.
+    """Remove all entries, or those of one plan; returns how many entries and how many bytes were removed.
 
     Only files that this program wrote are removed. A plan may be given by the start of its name.
     """

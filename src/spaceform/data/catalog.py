@@ -36,7 +36,7 @@ class Status:
     task: Task
     items: int
     classes: int
-    """As many as can be read here; of a data set that is not here, or packed, as many as it has."""
+    """How many classes can be read here; if the data set is not here, or packed, how many it has."""
     state: Literal["built in", "here", "in part", "damaged", "archive here", "not here"]
     path: Path | None
 
@@ -75,9 +75,9 @@ def load(
 
 
 def get(name: str, progress: DownloadListener | None = None) -> Path:
-    """Find or download a data set, unpack it, and say where it is.
+    """Find or download a data set, unpack it, and return its place.
 
-    What is here in part is completed. ``progress`` is called as bytes arrive; without it a bar is shown.
+    If a part is here, the rest is fetched. ``progress`` is called as bytes arrive; without it a bar is shown.
     """
     entry = _entry(name)
     if not entry.places:
@@ -117,7 +117,7 @@ def list_datasets() -> list[Status]:
 def check(
     what: str | Path, *, label: str | None = None, text: str | None = None, photos: bool = True
 ) -> list[Check]:
-    """Verify what is here: checksums, counts, whether it can be split; without ``photos``, decode none."""
+    """Verify data: checksums, counts, whether they can be split; with ``photos``, decode every photo, too."""
     entry = CATALOG.get(str(what))
     checks: list[Check] = []
     if entry is not None and entry.places:
@@ -152,7 +152,7 @@ def data_folders() -> list[Path]:
 
 
 def find(entry: Entry) -> Path | None:
-    """The first place that holds all of a data set, else the first that holds a part, else None."""
+    """The first place that holds all of a data set, or the first that holds a part of it, or None."""
     places = [
         root / place
         for root in data_folders()
@@ -204,7 +204,7 @@ def _status(entry: Entry) -> Status:
         return known(entry.items, entry.classes, "not here" if archive is None else "archive here", archive)
     try:
         dataset = entry.read(place)
-    except DataError:  # nothing that can be used, whatever lies there
+    except DataError:  # the files there cannot be used
         return known(0, 0, "damaged" if _whole(entry, place) else "in part", place)
     items, classes = len(dataset), len(dataset.labels.unique())
     return known(items, classes, "here" if items == entry.items else "in part", place)

@@ -1,4 +1,4 @@
-"""What a data set is: inputs, labels, class names, and the split its authors gave it."""
+"""A data set: inputs, labels, class names, and the split of its authors."""
 
 import hashlib
 import os
@@ -31,15 +31,16 @@ PARTS = {
     "test": "test",
     "testing": "test",
 }
-"""What the parts of a split are called; not "eval", by which some validate and others test."""
+"""The names of the parts of a split. "eval" is not among them: for some it means validation, for others test.
+"""
 
 _NO_ITEMS = torch.empty(0, dtype=torch.int64)
 
 
 def _written(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that can be written anywhere: bytes of a folder's name that are no UTF-8 become U+FFFD.
+    """Names that every file can hold: bytes of a folder's name that are not UTF-8 become U+FFFD.
 
-    Where two names would become one, such bytes are spelled out.
+    If two names would become the same, such bytes are spelled out.
     """
     replaced = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in names]
     return tuple(map(spelled, names)) if len(set(replaced)) < len(set(names)) else tuple(replaced)
@@ -76,23 +77,24 @@ class Dataset:
     task: Task = "classification"
     official: Split | None = None
     groups: Int64[Tensor, "items"] | None = None
-    """Items of one group (one patient, one video) never stand on two sides of a split."""
+    """Items of one group (one patient, one video) are always in the same part of a split."""
     views: Int64[Tensor, "items"] | None = None
-    """0 for an item itself, 1, 2, … for augmented views of it, which train and are never tested on."""
+    """0 for an item itself; 1, 2, … for augmented views of it, which are used for training alone."""
     source: tuple[Path, ...] = ()
     """The files and folders that were read."""
     note: str = field(default="")
     """What a reader of the results must know, such as that files were missing; empty when all is well."""
     columns: tuple[TableFeature, ...] = ()
-    """What the features are, where the file has a name for each."""
+    """What each feature is, if the file has names for them."""
     label: str | None = None
     """The column of a table that was asked for as labels."""
     text: str | None = None
     """The column of a table that holds the texts; ".txt" where they are files."""
     shrunk_from: str = ""
-    """A digest of what ``inputs`` were made of, if they were: photos, texts, or a folder of features."""
+    """A digest of the photos, the texts or the folder of features that ``inputs`` were made from; or empty.
+    """
     made_by: str = ""
-    """A digest of the weights of the net that made features of photos or texts, if one did."""
+    """A digest of the weights of the net that made the features of photos or texts; or empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _written([self.name])[0])
@@ -132,9 +134,9 @@ class Dataset:
     def content(self) -> str:
         """A digest of inputs, labels, names of classes, groups and the official split, wherever they lie.
 
-        Inputs in memory count by their values. Photos, shrunk or not, count by their names, from the folder
-        that they share, and their sizes: what is in the files is not read. Features of a folder, in memory or
-        not, count by its files and some rows (`StoredRows.digest`).
+        For inputs in memory it uses their values. For photos, shrunk or not, it uses their names, below the
+        folder that they share, and their sizes: the files are not read. For features of a folder, in memory
+        or not, it uses the files and some rows (`StoredRows.digest`).
         """
         official = self.official or Split(_NO_ITEMS)
         groups = _NO_ITEMS if self.groups is None else self.groups

@@ -1,4 +1,6 @@
-"""Photos decoded ahead of the net by threads: Pillow lets other threads run while it decodes and resizes."""
+"""Threads decode photos before the net needs them: Pillow lets other threads run while it decodes and
+resizes.
+"""
 
 import os
 from collections import deque
@@ -10,7 +12,7 @@ Key = TypeVar("Key")
 _Item = TypeVar("_Item")
 
 _AHEAD = 2
-"""Batches that are decoded before they are asked for."""
+"""How many batches are decoded before they are asked for."""
 
 
 def usable_cores() -> int:
@@ -19,14 +21,16 @@ def usable_cores() -> int:
 
 
 def decoding_threads() -> int:
-    """Threads to decode with where nothing else is said: one for each core that may be used, at most 8."""
+    """How many threads decode by default: one for each core that this process may use, at most 8."""
     return min(8, usable_cores())
 
 
 def ahead(
     batches: Sequence[Sequence[Key]], work: Callable[[Key], _Item], workers: int
 ) -> Iterator[list[_Item]]:
-    """`work` of every key, batch by batch, in order; without workers it is done when it is asked for."""
+    """The results of `work` for every key, batch by batch, in order; without workers each is made when asked
+    for.
+    """
     if not workers:
         for batch in batches:
             yield [work(key) for key in batch]

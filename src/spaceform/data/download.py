@@ -1,7 +1,7 @@
-"""Downloads that go on where they stopped, checked before they count.
+"""Downloads that go on where they stopped, and are checked before they are used.
 
-pooch keeps the checksums and moves a file into place only when it is right; what it does not do, going on
-after a cut connection, is the `Resume` here.
+pooch knows the checksums, and moves a file into place only if it is right. It does not go on after a cut
+connection: `Resume` does.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Any, final
 
 from spaceform.data.dataset import DataError
 
-CHUNK = 1 << 14  # what a cut connection can cost
+CHUNK = 1 << 14  # the most bytes that a cut connection loses
 ATTEMPTS = 5
 TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
 
@@ -61,7 +61,7 @@ class Resume:
                 self._receive(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
-                # A connection that brings bytes earns fresh attempts; an address that gave none has none.
+                # After a connection that brings bytes, attempts are counted from 0 again.
                 failures = failures + 1 if self._size() <= before else 0
                 if failures == self._attempts or not self._size():
                     raise
@@ -133,7 +133,7 @@ def bar() -> Iterator[DownloadListener]:
 def fetch(
     remote: Remote, folder: Path, progress: DownloadListener | None = None, *, wait: float = 1.0
 ) -> Path:
-    """The file, from the first address that gives it with the right checksum; one that is here is checked."""
+    """The file, from the first address with the right checksum; a file that is here is checked, too."""
     import pooch
     import requests
 
@@ -187,7 +187,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move what is new into a folder; a whole sub-folder at once where it is new."""
+    """Move new files into a folder; a new sub-folder is moved as a whole."""
     for item in source.iterdir():
         if item.is_dir() and (target / item.name).is_dir():
             _merge(item, target / item.name)

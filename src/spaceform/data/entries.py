@@ -21,16 +21,16 @@ from spaceform.data.formats.sop import load_sop
 class Entry:
     """A data set of the catalog.
 
-    ``read`` makes a `Dataset` of the same name. ``places`` are paths below a data folder where it is found,
-    the first being where a download goes; a data set that comes with a package has none. Without ``remotes``
-    people put it there by hand. ``signs`` are files one of which makes a place count; of the folders
-    ``photos``, if any, one must be there for it to be whole. ``checksums`` (md5) are those of single files
-    inside a place.
+    ``read`` makes a `Dataset` of the same name. ``places`` are the paths below a data folder where the data
+    are looked for; downloads go to the first. Data that come with a package have none. Without ``remotes``
+    people put the data there by hand. A place counts if it has one of the files ``signs``; the data are whole
+    if it also has one of the folders ``photos``, if any are named. ``checksums`` (md5) are those of single
+    files inside a place.
     """
 
     name: str
     title: str
-    """What the report calls it."""
+    """The name in the report."""
     summary: str
     task: Task
     items: int
@@ -41,7 +41,8 @@ class Entry:
     photos: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
     unpacked_into: str | None = None
-    """Where below the data folder archives are unpacked; None where the files are read as they come."""
+    """The folder below the data folder into which archives are unpacked; None if files are read as they come.
+    """
     checksums: tuple[tuple[str, str], ...] = ()
     by_hand: str = ""
     """Another way to get the data, for when the addresses fail."""

@@ -1,4 +1,4 @@
-"""Looked at before a file is opened: what kind of file it is, and whether its content fits in memory."""
+"""Checks before a file is opened: whether it is a plain file, and whether its content fits into memory."""
 
 import os
 import re
@@ -11,17 +11,17 @@ from typing import BinaryIO
 from spaceform.data.errors import DataError
 
 SHARE = 0.5
-"""Of the machine's memory: what unpacks to more is refused."""
+"""The share of the machine's memory that the content of a file may take."""
 STAYS = 0.25
-"""Of the machine's memory: a folder of features that is larger stays on the disk."""
+"""The share of the machine's memory up to which a folder of features is read into memory."""
 MEMORY_VARIABLE = "SPACEFORM_MEMORY"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no plain file: a pipe would wait for ever, a device may never end.
+    """Refuse what is not a plain file: a pipe would wait for ever, and a device may never end.
 
-    A link counts as what it leads to.
+    A link is judged by the file that it leads to.
     """
     try:
         mode = path.stat().st_mode
@@ -50,7 +50,7 @@ _ON_DISK = (
 
 
 def require_room(size: int, path: Path, remedy: str = _ON_DISK) -> None:
-    """Refuse content of so many bytes where that is more than a share of the machine's memory."""
+    """Refuse content of `size` bytes if that is more than a share of the machine's memory."""
     room = SHARE * memory()
     if size > room:
         raise DataError(
@@ -73,7 +73,7 @@ def require_room_for_arrays(
 
 
 def memory() -> int:
-    """Bytes of memory to reckon with: `SPACEFORM_MEMORY` ("4GB"), else the machine's or its container's."""
+    """Bytes of memory to use: `SPACEFORM_MEMORY` ("4GB"), or those of the machine or its container."""
     if said := os.environ.get(MEMORY_VARIABLE):
         return _bytes(said)
     try:

@@ -20,12 +20,12 @@ from spaceform.data.text_items import Texts
 from spaceform.foundation.torchvision import ensure_torchvision
 
 Preprocessing: TypeAlias = Pixels | Photos | None
-"""How inputs reach the net; None for features, which go as they are."""
+"""How inputs are prepared for the net; None for features, which are taken as they are."""
 
 DecodedPhoto: TypeAlias = tuple[Tensor, int] | DataError
 """A decoded photo and its index, or what is wrong with the file."""
 
-_AUGMENTATION = 1  # the stream of random numbers beside the sampler's own
+_AUGMENTATION = 1  # its stream of random numbers; the sampler has another one
 
 
 class Batch(NamedTuple):
@@ -140,9 +140,7 @@ def training_pass(
 def taken(
     inputs: Tensor | StoredRows, index: Int64[Tensor, "part"], device: torch.device | None
 ) -> Float[Tensor, "part *shape"] | UInt8[Tensor, "part *shape"]:
-    """Some inputs: from memory on the device that they are on; from the disk through pinned memory, copied
-    without waiting where the device is a GPU.
-    """
+    """Some inputs, on the device. From the disk they go through pinned memory, without waiting for a GPU."""
     if isinstance(inputs, Tensor):
         return inputs[index.to(inputs.device)]
     x = inputs[index]
@@ -216,7 +214,7 @@ class _Decoded(TorchDataset[DecodedPhoto]):
         try:
             return (self._how.train(path, seed) if seed >= 0 else self._how.evaluate(path)), index
         except DataError as error:
-            return error  # handed over as a value: raised in a worker it would arrive wrapped in a traceback
+            return error  # returned as a value: an error that a worker raises arrives inside a traceback
 
 
 def _collate(items: list[DecodedPhoto]) -> tuple[Tensor, Tensor] | DataError:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Between: TypeAlias = tuple[float, float]
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-"""What is decoded, whatever a file is called: an EPS file, for one, would start Ghostscript."""
+"""The formats that are decoded, whatever the name of the file. (An EPS file, for example, would start
+Ghostscript.)
+"""
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -71,7 +73,9 @@ class Photos:
         return _tensor(photo.crop((left, top, left + self.size, top + self.size)))
 
     def view(self, path: "Path | Image", seed: int) -> UInt8[Tensor, "3 size size"]:
-        """A random crop, flipped or not, before the z-score; as a function of the seed, in any thread."""
+        """A random crop, flipped or not, before the z-score. It depends on the seed alone; safe in any
+        thread.
+        """
         photo = decode(path, self.least) if isinstance(path, Path) else path
         rng = np.random.default_rng(seed)
         area = photo.width * photo.height * rng.uniform(*self.crop_area)
@@ -166,11 +170,12 @@ def photos_for(name: str) -> Photos:
 
 
 def decode(path: Path, least: int | None = None) -> "Image":
-    """The photo in RGB: upright by its EXIF orientation, on white where it is transparent.
+    """The photo in RGB: upright by its EXIF orientation, with white behind transparent parts.
 
-    Deeper values are scaled by the range of their type, never by the picture's own extremes, so that pictures
-    keep their brightness relative to each other: 16 bits are divided by 257, floats from 0 to 1 multiplied by
-    255. Where the type does not say what white is (32-bit integers, other floats), the photo is refused.
+    Values of more than 8 bits are scaled by the range of their type, never by the extremes of the photo, so
+    that photos keep their brightness relative to each other: 16 bits are divided by 257, floats from 0 to 1
+    multiplied by 255. If the type does not say what white is (32-bit integers, other floats), the photo is
+    refused.
 
     Only ``FORMATS`` are read, and only plain files. A picture of more pixels than Pillow's limit is refused.
 
@@ -216,7 +221,7 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""What sets a photo upright, by its EXIF orientation."""
+"""The operation that turns a photo upright, by its EXIF orientation."""
 
 
 def _orientation(image: "Image") -> int:
@@ -224,7 +229,7 @@ def _orientation(image: "Image") -> int:
 
     try:
         return int(image.getexif().get(Base.Orientation, 1))
-    except Exception:  # damaged metadata raise what they like; the pixels are none the worse for them
+    except Exception:  # damaged metadata may raise anything, and the pixels are not affected
         return 1
 
 
@@ -240,7 +245,7 @@ def _rgb(image: "Image", path: Path) -> "Image":
 
 
 def _bytes(image: "Image", path: Path) -> UInt8[np.ndarray, "height width"]:
-    """Grey values of more than 8 bits, black to white of their type on 0 to 255."""
+    """Grey values of more than 8 bits, scaled from the range of their type to 0 to 255."""
     x = np.asarray(image)
     low, high = x.min(), x.max()
     if image.mode == "F":
@@ -250,7 +255,7 @@ def _bytes(image: "Image", path: Path) -> UInt8[np.ndarray, "height width"]:
                 "scale it to that, or save it with 8 or 16 bits."
             )
         return np.rint(255 * x).astype(np.uint8)
-    if image.mode == "I" and image.format not in {"PNG", "PPM"}:  # where it stands for 16 bits
+    if image.mode == "I" and image.format not in {"PNG", "PPM"}:  # in these formats it means 16 bits
         raise DataError(
             f"{path} holds 32-bit or signed integers ({low} to {high}), which do not say what white is; save "
             "it with 8 or 16 bits."
@@ -264,7 +269,7 @@ def _bytes(image: "Image", path: Path) -> UInt8[np.ndarray, "height width"]:
 
 
 def present(paths: Sequence[Path]) -> list[bool]:
-    """Which files exist, with one listing a folder instead of one question a file."""
+    """Which files exist; each folder is listed once, instead of a question for each file."""
     listed: dict[Path, set[str]] = {}
     for folder in {path.parent for path in paths}:
         listed[folder] = set(os.listdir(folder)) if folder.is_dir() else set()

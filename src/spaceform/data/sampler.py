@@ -14,8 +14,8 @@ from torch.utils.data import Sampler
 class EpisodicSampler(Sampler[list[int]]):
     """A batch sampler for `torch.utils.data.DataLoader`: each batch is an episode.
 
-    N classes without replacement, then min(K, available) items of each without replacement; where there are
-    fewer than N classes, all of them. Episode i of epoch e is a function of (seed, e, i) alone, so a run that
+    An episode has N classes without replacement (all of them, if there are fewer), then min(K, available)
+    items of each without replacement. Episode i of epoch e is a function of (seed, e, i) alone, so a run that
     stops can go on at any episode: ``set_epoch(e, start=i)``.
 
     Under data parallelism every rank makes the same episode and takes every ``world_size``-th item of it: the

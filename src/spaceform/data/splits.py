@@ -1,7 +1,7 @@
-"""Who trains, who validates, who tests; and training splits made long-tailed or noisy on purpose.
+"""Which items train, validate and test; and how training items are made long-tailed or noisy.
 
-Everything here is a function of its arguments and a seed. The seed of the split is not the seed of a run:
-replications share one split.
+Everything here is a function of its arguments and a seed. The seed of the split is not the seed of a run: all
+seeds of a study share one split.
 """
 
 from dataclasses import replace
@@ -20,10 +20,10 @@ from spaceform.foundation.messages import counted, listed
 VALIDATION = 0.15  # the paper's share, of the items (fixed-set) or of the training classes (open-set)
 TEST = 0.2  # ours, for data that come without a test part
 
-_LEFT = 2  # items of a class that stay to train on, where others can give theirs
+_LEFT = 2  # items of a class that stay to train on, if other classes can give more
 _NAMED = 4  # classes that a sentence names
 
-# One stream of random numbers for each purpose: asking for one never shifts another.
+# One stream of random numbers for each purpose, so that they do not influence each other.
 _TEST, _VALIDATION, _IMBALANCE, _NOISE = range(4)
 
 
@@ -58,7 +58,7 @@ def _fixed_set(dataset: Dataset, seed: int, validation: float, test: float) -> S
 
 
 def scarce_classes(dataset: Dataset, parts: Split) -> list[str]:
-    """Sentences on classes with too few items to train on, or none to test on; none where all have enough."""
+    """Sentences on classes with too few items to train on, or without items to test on."""
     if dataset.task == "retrieval":
         return []
     count = partial(torch.bincount, minlength=len(dataset.classes))
@@ -86,11 +86,11 @@ def _not_tested(dataset: Dataset, which: Bool[Tensor, "classes"]) -> list[str]:
     number, named = _names(dataset, which)
     if number == 1:
         return [
-            f"class {named} has no item in the test part, so that no figure says how well it is found: add "
+            f"class {named} has no item in the test part, so that no number says how well it is found: add "
             "items, or give the split in the file"
         ]
     said = (
-        f"{number:,} classes have no item in the test part, so that no figure says how well they are found "
+        f"{number:,} classes have no item in the test part, so that no number says how well they are found "
         f"({named}): add items, or give the split in the file"
     )
     return [said] if number else []
@@ -105,7 +105,7 @@ def _names(dataset: Dataset, which: Bool[Tensor, "classes"]) -> tuple[int, str]:
 
 
 def _require_training_items(dataset: Dataset, parts: Split) -> None:
-    """Refuse a class whose items all fell to validation and test: whole groups go there."""
+    """Refuse a class without an item to train on, since whole groups went to validation and test."""
     counts, trained = (
         torch.bincount(y, minlength=len(dataset.classes))
         for y in (dataset.labels, dataset.labels[parts.train])
@@ -228,7 +228,7 @@ def _apportion(y: NDArray[np.int64], share: float, rng: np.random.Generator) -> 
     short = min(floor(share * len(y) + 0.5) - int(take.sum()), int(room.sum()))
     order = rng.permutation(
         len(classes)
-    )  # equal remainders are settled by lot, not by the order of the classes
+    )  # equal remainders are ordered at random, not by the order of the classes
     turn = np.where(room, quota - take, -2.0) - (room & (counts - 1 - take < _LEFT))
     order = order[np.argsort(-turn[order], kind="stable")]
     take[order[: max(short, 0)]] += 1

@@ -1,7 +1,7 @@
 """Rows of features that stay on the disk and are read when they are asked for.
 
-Rows are read by position into memory of their own. A mapped file would do the same, but the pages that were
-touched would count as the process's memory until the system takes them back.
+Rows are read by their position into new memory. With a mapped file, the pages that were read would count as
+the process's memory until the system takes them back.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from torch import Tensor
 from spaceform.data.errors import DataError
 
 WINDOW = 1024
-"""Blocks of neighbouring rows that are in memory at once, and whose rows are mixed."""
+"""How many blocks of neighbouring rows are in memory at a time; their rows are mixed."""
 LARGEST = 1e18
 """The largest feature: float32 holds its square, which every net needs."""
 
 _BLOCK, _MOST_ROWS = 2**16, 64
-"""Bytes of a block, at most, and its rows, at most: a window has 64 MiB or less."""
+"""The most bytes and the most rows of a block: a window has 64 MiB or less."""
 _GAP, _SPAN = 2**14, 2**21
-"""Bytes that are read and left out rather than jumped over; bytes of one read, about."""
+"""Gaps up to this many bytes are read and dropped, not jumped over; and about how many bytes one read has."""
 _SAMPLED = 256
-"""Rows whose values count in the digest."""
+"""How many rows the digest looks at."""
 
 _Rows: TypeAlias = Int64[np.ndarray, " rows"]
 
@@ -79,7 +79,7 @@ class StoredRows:
 
     @cached_property
     def digest(self) -> str:
-        """By names and sizes of the files, and the values of 256 rows from first to last."""
+        """A digest of the names and sizes of the files, and of the values of 256 rows from first to last."""
         digest = hashlib.blake2b(repr((self.shape, _SAMPLED)).encode())
         for file in self._files:
             digest.update(f"{file.path.name} {os.path.getsize(file.path)} {file.rows}\n".encode())
@@ -102,12 +102,12 @@ class StoredRows:
         return StoredRows(self._files, self._dim, both, self._function)
 
     def through(self, function: Callable[[Float32[Tensor, "rows dim"]], Tensor]) -> "StoredRows":
-        """The rows as a function leaves them."""
+        """The same rows; `function` is applied when they are read."""
         assert self._function is None
         return StoredRows(self._files, self._dim, self._index, function)
 
     def split(self, rows: int) -> Iterator[Float[Tensor, "rows dim"]]:
-        """All rows in order, so many at a time."""
+        """All rows in order, `rows` at a time."""
         for first in range(0, len(self), rows):
             yield self[first : first + rows]
 
@@ -121,10 +121,10 @@ class StoredRows:
     ) -> Iterator[tuple[Int64[Tensor, " batch"], Float[Tensor, "batch dim"]]]:
         """Every row once, in batches of these sizes: their numbers and the rows.
 
-        Blocks of neighbours (64 KiB of rows each) stand in random order; the rows of `window` of them at a
-        time are mixed. So rows of a batch come from `window` random places. Where neighbours on the disk
-        share a class, the share of a class in a batch varies √(1 + batch/window) times as much as if all rows
-        had been mixed, at most.
+        Blocks of neighbours (64 KiB of rows each) are put in random order, and the rows of `window` blocks at
+        a time are mixed. So the rows of a batch come from `window` random places. If neighbours on the disk
+        share a class, the share of a class in a batch varies at most √(1 + batch/window) times as much as if
+        all rows were mixed.
         """
         if sum(sizes) != len(self):
             raise ValueError(f"the batches have {sum(sizes):,} rows in all, and there are {len(self):,}")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
 MOST_VALUES = 40
-"""Of a column of text; one with more is an identifier, a date or a sentence, and left out."""
+"""The most values of a text column. A column with more is an identifier, a date or a sentence, and left out.
+"""
 
 
 @final
@@ -25,8 +26,8 @@ MOST_VALUES = 40
 class TableFeature:
     """One feature of a table.
 
-    A number of the column `source`, with `fill` for an empty cell; or 1 where the cell is the text `value`;
-    or 1 where the cell is empty (`is_empty`).
+    It is a number of the column `source`, with `fill` for an empty cell; or 1 if the cell is the text `value`
+    and 0 if not; or 1 if the cell is empty and 0 if not (`is_empty`).
     """
 
     source: str
@@ -36,7 +37,7 @@ class TableFeature:
 
     @property
     def name(self) -> str:
-        """What people read."""
+        """The name of the feature for people."""
         if self.is_empty:
             return f"{self.source} is empty"
         return self.source if self.value is None else f"{self.source} = {self.value}"
@@ -58,7 +59,7 @@ def columns_of(table: "Table", names: Sequence[str], rows: NDArray[np.bool_]) ->
 
 
 def is_category(cells: "ChunkedArray") -> bool:
-    """Whether a column is text with few values, each of which stands in more than one row on average."""
+    """Whether a column is text with few values, each of which is in more than one row on average."""
     import pyarrow as pa
 
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
@@ -77,7 +78,7 @@ def is_number(cells: "ChunkedArray") -> bool:
 
 
 def require_columns(columns: Sequence[TableFeature], table: "Table", path: Any) -> None:
-    """A sentence where a table lacks a column, or has text where numbers are needed."""
+    """Raise an error if a table lacks a column, or has text where numbers are needed."""
     for column in columns:
         there = column.source in table.column_names
         numbers = column.value is None and not column.is_empty
@@ -109,7 +110,7 @@ def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[Tabl
 
 
 def _middle(numbers: NDArray[Any], rows: NDArray[np.bool_]) -> float:
-    """The median of the rows, or of all where these are empty."""
+    """The median of these rows; of all rows if these are empty."""
     known = numbers[rows & ~np.isnan(numbers)]
     return float(np.median(known if len(known) else numbers[~np.isnan(numbers)]))
 

@@ -17,9 +17,9 @@ class Texts:
     name: str
     texts: tuple[str, ...]
     items: tuple[str, ...]
-    """What an item is called: its file, or its row."""
+    """The names of the items: their files, or their rows."""
     labels: Int64[np.ndarray, " items"] | None
-    """None where there are none: then the features are for `predict` alone."""
+    """The labels; None if there are none: then the features are for `predict` alone."""
     classes: tuple[str, ...]
     split: tuple[str, ...] | None = None
     """"train", "val" or "test" of each, where the data say so."""
@@ -34,7 +34,7 @@ class Texts:
 
     @cached_property
     def digest(self) -> str:
-        """Of all texts."""
+        """A digest of all texts."""
         found = hashlib.blake2b(digest_size=16)
         for text in self.texts:
             encoded = text.encode("utf-8", "surrogatepass")

@@ -26,7 +26,7 @@ def shrunk(paths: Sequence[Path], edge: int) -> UInt8[Tensor, "items 3 height wi
 
     pixels = torch.empty(len(paths), 3, edge, edge, dtype=torch.uint8)
     for i, path in enumerate(paths):
-        photo = decode(path, 2 * edge)  # the decoder's own shrinking goes half the way, the filter the rest
+        photo = decode(path, 2 * edge)  # the decoder shrinks half the way, the filter the rest
         side = min(photo.size)
         left, top = (photo.width - side) // 2, (photo.height - side) // 2
         square = photo.crop((left, top, left + side, top + side)).resize(

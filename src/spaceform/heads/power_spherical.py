@@ -19,12 +19,13 @@ class PowerSphericalHead(DirectionalHead):
     The weights stay von Mises–Fisher: E_w[exp(β w·z)] has no closed form for Power Spherical weights. Their
     Bessel ratio A is replaced by its elementary bounds (eq. 9): in each term by the upper or the lower bound,
     whichever keeps the objective above E[−log p(y | z, w)]. The gap closes as β → 0 and as n grows, so
-    training cannot exploit it through ‖w̃‖. E[z] = κ/(n−1+κ) μ is exact. Draws are antithetic within an example.
+    training cannot exploit it through ‖w̃‖. E[z] = κ/(n−1+κ) μ is exact. Draws are antithetic within
+    an example.
 
     `predict_proba` is the mean of p(y | z, w) over z and all w_j: over 64 fixed draws, or over `samples`
     random draws if a generator is given. `init_ratio` is λ: weights start with A(κ) ≈ λ, and `prepare` sets
-    α so that E[z] of the embeddings has length λ. `gamma` weighs KL(law of z ‖ uniform), added to the objective.
-    `class_chunk` streams the class axis.
+    α so that E[z] of the embeddings has length λ. `gamma` weighs KL(law of z ‖ uniform), added to the
+    objective. `class_chunk` streams the class axis.
     """
 
     name, title = "power_spherical", "Power Spherical"

@@ -1,6 +1,6 @@
-"""What turns inputs into embeddings.
+"""Nets, which turn inputs into embeddings.
 
-One file a net: its options, as a recipe writes them, and its module.
+Each net has one file, with its options, as a recipe writes them, and its module.
 """
 
 from collections.abc import Mapping, Sequence

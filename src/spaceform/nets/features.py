@@ -12,22 +12,26 @@ from spaceform.foundation.values import Natural, Width
 from spaceform.nets.options import NetOptions
 
 _NORM = 3.0
-"""Root mean square of ‖z‖ at the start. Larger, and Euclidean and hyperbolic logits start as loud noise."""
+"""The root mean square of ‖z‖ at the start. If it is larger, Euclidean and hyperbolic logits start as large
+noise.
+"""
 
 _SOFT = 3.0
-"""Standardised features are bounded by this, softly, where they are also given in pieces."""
+"""The soft bound of standardised features, if they are also given in pieces."""
 
 _FARTHEST = 1e15
-"""Standardised features are kept within this: the squares of numbers far beyond it overflow in float32."""
+"""The largest standardised feature: squares of much larger numbers overflow in float32."""
 
 _ROUNDS = 20
-"""In which frequent values are cut to one piece: a value cut leaves less in all, and so a smaller piece."""
+"""How many rounds cut frequent values to one piece: after each round there are fewer rows, so pieces are
+smaller.
+"""
 
 _BLOCK_ROWS = 1024
-"""Rows in double precision at a time."""
+"""How many rows are in double precision at a time."""
 
 _STORED_BATCHES, _STORED_USES = 8, 32
-"""Of a dropout's store: for how many batches it has room, and after how many it is drawn anew."""
+"""For how many batches a dropout's store has room, and after how many batches it is drawn again."""
 
 
 @final
@@ -36,18 +40,20 @@ class FeaturesOptions(NetOptions):
 
     name: Literal["features"] = "features"
     hidden: tuple[Width, ...] = ()
-    """Units of the hidden layers; none: the embedding is linear in the features."""
+    """Units of each hidden layer. Without hidden layers the embedding is linear in the features."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of features, or of hidden units where there are hidden layers, left out in training."""
+    """Share of hidden units that is left out in training; without hidden layers, share of features."""
     pieces: Natural = 0
-    """Each feature is also given as its progress through so many pieces of its range: tables ask for it."""
+    """The range of each feature is cut into this many pieces. The progress through each piece is an input,
+    too; tables need this.
+    """
     members: Annotated[int, Field(ge=1)] = 1
-    """So many nets with hidden layers, side by side; the embedding is the mean of theirs."""
+    """How many nets with hidden layers are trained side by side; the embedding is their mean."""
     gates: bool = False
-    """Each feature, pieces included, times a factor that learns fast, before hidden layers."""
+    """Whether each feature (and each piece) is first multiplied by a factor that learns fast."""
     projected: bool = True
-    """False, and without hidden layers: the features as they are, each with a scale and an offset. Then
-    `dim` is their number, pieces included.
+    """Whether features are projected. If not (only without hidden layers), each feature has a scale and an
+    offset, and `dim` is the number of features, pieces included.
     """
 
     def build(self, input_shape: Sequence[int]) -> "FeaturesNet":
@@ -73,7 +79,7 @@ class FeaturesOptions(NetOptions):
         return FeaturesNet(Standardised(features), body)
 
     def _require_hidden_layers_where_asked(self) -> None:
-        """Options that only nets with hidden layers have, or only those without."""
+        """Refuse options that need hidden layers in a net without them, and the other way round."""
         if self.hidden and not self.projected:
             raise ValueError(
                 f"net.projected=false is for nets without hidden layers, and net.hidden is {self.hidden}; "
@@ -95,7 +101,7 @@ class RowBlocks(Protocol):
         """The type of the features."""
 
     def split(self, rows: int, /) -> Iterable[Tensor]:
-        """All rows in order, so many at a time."""
+        """All rows in order, `rows` at a time."""
 
 
 @final
@@ -137,8 +143,8 @@ class Standardised(nn.Module):
 class Scaled(nn.Module):
     """Each feature times its own weight, plus an offset: an embedding as wide as the features.
 
-    For thousands of features and not many more examples: a projection on a few hundred coordinates loses
-    what the minor principal axes say, and one on as many as there are features learns the noise.
+    It is for thousands of features with not many more examples: a projection to a few hundred coordinates
+    loses what the minor principal axes say, and a projection to thousands learns the noise.
     """
 
     def __init__(self, features: int) -> None:
@@ -155,9 +161,9 @@ class Pieces(nn.Module):
     """Each feature, softly bounded, and how far it has come through each of `pieces` parts of its range.
 
     Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
-    layer can then give each feature a curve of its own (Gorishniy et al. 2022, piecewise linear encoding).
-    A value that many rows share counts for one piece at most, so that the others get theirs; and where a
-    feature has few values, they are the a_i: a code for a category can have any effect.
+    layer can then fit any curve of each feature (Gorishniy et al. 2022, piecewise linear encoding). A value
+    that many rows share counts for one piece at most, so that other values get pieces, too. If a feature has
+    few values, these are the a_i: then the code of a category can have any effect.
     """
 
     edges: Tensor
@@ -184,8 +190,8 @@ class Pieces(nn.Module):
 class Gates(nn.Module):
     """Each feature, with its pieces, times a factor; the training loop gives it a higher rate.
 
-    A hidden layer alone has to shrink hundreds of weights before it no longer hears a feature that says
-    nothing. The scaling layer of Holzmüller et al. 2024 (RealMLP), one factor a feature.
+    To ignore a useless feature, a hidden layer alone must shrink hundreds of weights; here it is one factor.
+    This is the scaling layer of Holzmüller et al. 2024 (RealMLP).
     """
 
     def __init__(self, features: int, pieces: int) -> None:
@@ -198,7 +204,7 @@ class Gates(nn.Module):
 
 
 def _edges(x: Float[Tensor, " n"], weight: Float[Tensor, " n"], count: int) -> Float[Tensor, " count"]:
-    """All values where they are few, the last of them again; otherwise so many quantiles."""
+    """All values if they are few, with the last one repeated; otherwise quantiles."""
     values, which = x.unique(return_inverse=True)
     if len(values) <= count:
         return torch.cat([values, values[-1:].expand(count - len(values))])
@@ -212,11 +218,11 @@ def _edges(x: Float[Tensor, " n"], weight: Float[Tensor, " n"], count: int) -> F
 
 @final
 class Dropout(nn.Module):
-    """Leaves out a share, to 1/256, of the numbers while training.
+    """Leaves out a share of the numbers while training; the share is rounded to 1/256.
 
-    A batch takes its mask from a store, at a random place; the store has room for eight batches and is drawn
-    anew after 32. Inside a batch all draws are independent. It takes a tenth of the time of a new mask for
-    every batch. The draws come from `generator`, which the training loop lends.
+    A batch takes its mask from a random place in a store, which has room for eight batches and is drawn again
+    after 32. Inside a batch all draws are independent. This takes a tenth of the time of a new mask for every
+    batch. The draws come from `generator`, which the training loop lends.
     """
 
     def __init__(self, share: float) -> None:
@@ -262,15 +268,16 @@ class FeaturesNet(nn.Module):
         return self.body(self.inputs(x).to(self.body.factor.dtype))
 
     def reach(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-        """How far each row lies from the training rows, as `reach` has it."""
+        """How far each row lies from the training rows: the function `reach` of its standardised features."""
         return reach(self.inputs(x))
 
 
 def reach(standardised: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-    """Of each row the feature farthest from the mean of the training rows, in standard deviations.
+    """For each row, how far its farthest feature is from the mean of the training rows, in standard
+    deviations.
 
-    Embeddings cannot tell: features in pieces are bounded, and the last piece is as full at ten standard
-    deviations as at a million.
+    Embeddings do not show this: features in pieces are bounded, and the last piece has the same value at ten
+    standard deviations as at a million.
     """
     return standardised.abs().amax(1)
 
@@ -282,9 +289,9 @@ class FeatureBody(nn.Module):
     `prepare` looks at training rows before training. It takes their quantiles, if features are given in
     pieces, and sets a constant factor with which embeddings start with a norm of about 3.
 
-    Several `members` are nets with hidden layers of their own, in front of one head. In training each has to
-    find the class alone (`each`); the embedding of a row is the mean of theirs, and shorter where they
-    disagree.
+    Several `members` are nets with their own hidden layers, before one head. In training each member must
+    find the class alone (`each`). The embedding of a row is the mean of its members' embeddings, so it is
+    shorter if they disagree.
     """
 
     factor: Tensor
@@ -370,7 +377,7 @@ def _layers(
 
 
 def _last(width: int, dim: int, members: int) -> list[nn.Module]:
-    """Orthogonal at the start."""
+    """The last layer, orthogonal at the start."""
     if members == 1:
         last = nn.Linear(width, dim)
         nn.init.orthogonal_(last.weight)

@@ -1,4 +1,4 @@
-"""What a recipe says about a net: every net has options of its own, and builds itself from them."""
+"""What a recipe says about a net: every net has its own options, and is built from them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from spaceform.foundation.values import Value, Width
 
 
 class NetOptions(Value, ABC):
-    """A base: the name that chooses the net, the dimension of the embedding, and how to build it."""
+    """Base class: the name that chooses the net, the dimension of the embedding, and how to build the net."""
 
     name: str
     dim: Width
@@ -19,7 +19,9 @@ class NetOptions(Value, ABC):
         """The net, for inputs of `input_shape`: (channels, height, width) or (features,)."""
 
     def without_weights(self) -> "NetOptions":
-        """The same net started at random: for a net whose weights will be loaded from elsewhere."""
+        """The options of the same net with random weights, for a net whose weights are loaded from another
+        place.
+        """
         return self
 
 
@@ -30,7 +32,7 @@ def own_names() -> list[str]:
 
 
 def require_images(name: str, input_shape: Sequence[int], least: int = 1) -> None:
-    """A ValueError where the inputs are no images of `least` pixels an edge."""
+    """Raise a ValueError if the inputs are not images with at least `least` pixels on each edge."""
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         size = f" of {least}x{least} or more" if least > 1 else ""
         raise ValueError(

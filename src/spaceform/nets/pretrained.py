@@ -1,4 +1,4 @@
-"""Pretrained nets of timm as they are: photos in, pooled features out, with the preprocessing they ask for.
+"""Pretrained nets of timm: photos in, pooled features out, with the preprocessing that each net needs.
 
 The weights come from a local file, from an installed package that carries them, or from timm's hub.
 """
@@ -35,16 +35,16 @@ ALIASES = {"resnet50": "resnet50.tv_in1k"}
 
 
 class NoWeights(OSError):
-    """Weights that cannot be had here; the message says what to do."""
+    """Weights cannot be found or loaded here; the message says what to do."""
 
 
 @final
 @dataclass(frozen=True)
 class Sight:
-    """How a net wants its photos: resized, cropped at the centre, z-scored."""
+    """How photos are prepared for a net: resized, cropped at the centre, z-scored."""
 
     resize: int | tuple[int, int]
-    """Of the shorter edge; two numbers are height and width."""
+    """The size of the shorter edge; two numbers are height and width."""
     size: int
     resampling: Resampling
     mean: tuple[float, float, float]
@@ -62,7 +62,7 @@ class Carried:
     """Below the module's folder."""
     licence: str
     rename: Callable[[Iterable[str]], dict[str, str]]
-    """From their names of tensors to timm's."""
+    """A function from the package's names of tensors to those of timm."""
 
 
 def _lite(names: Iterable[str]) -> dict[str, str]:
@@ -93,7 +93,7 @@ CARRIED: Mapping[str, Carried] = {
         _lite,
     ),
 }
-"""By model of timm. The extra `photos` installs them."""
+"""Packages with weights, by model of timm. The extra `photos` installs them."""
 
 
 @final
@@ -119,13 +119,13 @@ class FrozenNet(nn.Module):
 def frozen_net(name: str | None = None, weights: str | Path | None = None) -> FrozenNet:
     """The net `name` of timm with weights of a file, of an installed package, or of the hub, in this order.
 
-    Raises `NoWeights` where there are none.
+    Raises `NoWeights` if there are none.
     """
     timm = _timm()
     name = ALIASES.get(name or DEFAULT_PHOTO_NET, name or DEFAULT_PHOTO_NET)
     if not timm.is_model(name):
         raise ValueError(_unknown(name, timm.list_models()))
-    with torch.random.fork_rng():  # the weights that are drawn here are thrown away
+    with torch.random.fork_rng():  # the random weights that are drawn here are replaced
         if weights is not None:
             path = Path(weights).expanduser()
             body = timm.create_model(name, num_classes=0)
@@ -137,7 +137,7 @@ def frozen_net(name: str | None = None, weights: str | Path | None = None) -> Fr
 
 
 def sight_of(name: str) -> Sight:
-    """How a net wants its photos; its weights are not looked for."""
+    """How photos are prepared for a net; its weights are not looked for."""
     timm = _timm()
     config = timm.models.get_pretrained_cfg(ALIASES.get(name, name))
     return _sight(timm.data.resolve_data_config({}, pretrained_cfg=config.to_dict() if config else {}), name)
@@ -170,7 +170,7 @@ def carried_file(name: str) -> Path | None:
 
 
 def pretrained(name: str, channels: int = 3) -> tuple[Any, str]:
-    """The net without its classifier, with weights of a package or of the hub; and which of them."""
+    """The net without its classifier, with weights of a package or of the hub; and where they come from."""
     path = carried_file(name) if channels == 3 else None
     if path is None:
         return _from_hub(name, channels), HUB
@@ -219,7 +219,9 @@ def _from_hub(name: str, channels: int) -> Any:
 
 @contextmanager
 def offline_if_alone() -> Iterator[bool]:
-    """Where the hub cannot be reached, its client looks on this machine alone: else it tries for a minute."""
+    """If the hub cannot be reached, let its client look on this machine alone; otherwise it tries for a
+    minute.
+    """
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -234,7 +236,7 @@ def offline_if_alone() -> Iterator[bool]:
 def _reaches_hub(address: str) -> bool:
     """False where the hub's name cannot be found."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True  # the proxy knows names that this machine need not know
+        return True  # the proxy finds names that this machine cannot find
     try:
         socket.getaddrinfo(urlsplit(address).hostname, 443)
     except OSError:

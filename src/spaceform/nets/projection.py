@@ -19,9 +19,9 @@ class ProjectionOptions(NetOptions):
 
     name: Literal["projection"] = "projection"
     hidden: tuple[Width, ...] = ()
-    """Widths of the hidden layers; one number is one layer, none is a linear map."""
+    """Widths of the hidden layers; one number is one layer. Without hidden layers the net is a linear map."""
     standardize: bool = False
-    """Bring every feature to mean 0 and variance 1 first, by a batch norm without parameters."""
+    """Whether every feature is first brought to mean 0 and variance 1, by a batch norm without parameters."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the features that is left out in training, after `standardize`."""
 
@@ -56,7 +56,7 @@ class ProjectionNet(nn.Module):
         width = torch.Size(input_shape).numel()
         layers: list[nn.Module] = [nn.Flatten()]
         if standardize:
-            layers.append(nn.BatchNorm1d(width, eps=1e-10, affine=False))  # small beside any variance
+            layers.append(nn.BatchNorm1d(width, eps=1e-10, affine=False))  # small compared with any variance
         if dropout:
             layers.append(_Dropout(dropout))
         for units in hidden:
@@ -82,9 +82,9 @@ class _Dropout(nn.Module):
 def thinned(
     x: Float[Tensor, "batch features"], share: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "batch features"]:
-    """Dropout of a share, to 1/256, of the numbers: `nn.Dropout` five times as fast on a CPU.
+    """Dropout of a share of the numbers, rounded to 1/256: on a CPU five times as fast as `nn.Dropout`.
 
-    A random byte a number, eight from one draw.
+    Each number takes one random byte; a draw has eight.
     """
     kept = max(1, round(256 * (1 - share)))
     if kept == 256:

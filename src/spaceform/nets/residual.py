@@ -62,7 +62,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu_()))
         if self.new:
-            # Channels last in what is sliced, so that gradients are laid out as the others are.
+            # The sliced tensor has its channels last, so that all gradients have the same memory layout.
             pixels = x.permute(0, 2, 3, 1)[:, :: self.stride, :: self.stride]
             x = F.pad(pixels, (0, self.new)).permute(0, 3, 1, 2)
         return y.add_(x).relu_()

@@ -32,7 +32,7 @@ class SentenceNet:
         self.digest = digest_of(model)
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts features"]:
-        """One row for each text; what is longer than the net's limit is cut, as the net does it."""
+        """One row for each text; a text that is longer than the net's limit is cut by the net."""
         found = self._model.encode(
             list(texts), batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
         )
@@ -66,9 +66,9 @@ def place_of(name: str | None = None) -> tuple[str, str, str]:
 
 def sentence_net(name: str | None = None, device: str = "cpu") -> SentenceNet:
     """A net by its name on the hub or by a local folder; without a name the default, from its package."""
-    with suppress(ImportError):  # transformers imports it only where it is installed
+    with suppress(ImportError):  # transformers imports it only if it is installed
         ensure_torchvision()
-    from sentence_transformers import SentenceTransformer  # names the extra where it is missing
+    from sentence_transformers import SentenceTransformer  # an error here names the extra to install
 
     where, origin, _ = place_of(name)
     with offline_if_alone() as alone, _quiet():
@@ -102,7 +102,7 @@ def _require_safe(folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and the advice of the libraries behind it."""
+    """In this context the libraries print no bars and no advice."""
     from transformers.utils import logging as transformers_logging
 
     ours = logging.getLogger("sentence_transformers")

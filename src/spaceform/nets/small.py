@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from spaceform.nets.options import NetOptions, require_images
 from spaceform.nets.start import xavier
 
-# Loops over the channels of channels-last memory run in vectors of eight: six channels cost a CPU twice that.
+# A CPU works on channels-last memory in vectors of eight channels: six channels take twice the time of eight.
 _LANES = 8
 
 
@@ -61,7 +61,7 @@ def _conv_norm_pool_relu(
 ) -> Float[Tensor, "batch filters half_height half_width"]:
     plain = not x.is_cpu or type(norm) is not nn.BatchNorm2d or torch.compiler.is_compiling()
     spare = 0 if plain else -conv.out_channels % _LANES
-    missing = x.shape[1] - conv.in_channels  # spare channels of the block before
+    missing = x.shape[1] - conv.in_channels  # spare channels of the previous block
     weight = F.pad(conv.weight, (0, 0, 0, 0, 0, missing, 0, spare)) if spare or missing else conv.weight
     if norm.training:
         y = F.conv2d(x, weight, padding=conv.padding)
@@ -74,7 +74,7 @@ def _conv_norm_pool_relu(
 def _spared_batch_norm(
     y: Float[Tensor, "batch widened height width"], norm: nn.BatchNorm2d, spare: int
 ) -> Float[Tensor, "batch widened height width"]:
-    """Batch norm in training where the last `spare` channels hold nothing; they stay zero."""
+    """Batch norm in training if the last `spare` channels are empty; they stay zero."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None

@@ -25,9 +25,10 @@ class TimmOptions(NetOptions):
     weights: str | None = None
     """A local file of pretrained weights, safetensors or `.pth`; None finds them where `pretrained`."""
     freeze_batch_norm: Literal["none", "statistics", "all"] = "none"
-    """What of batch norm stays as it is in training: the running statistics, or scale and shift as well."""
+    """What training does not change in batch norm: the running statistics, or also scale and shift."""
     init: Literal["xavier", "torch"] = "xavier"
-    """How the embedding's weights start: Xavier uniform, or as torch starts them, uniform up to 1/√inputs."""
+    """Start values of the embedding's weights: Xavier uniform, or torch's default (uniform up to 1/√inputs).
+    """
 
     def build(self, input_shape: Sequence[int]) -> nn.Module:
         features = _features(self, input_shape)

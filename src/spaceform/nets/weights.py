@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spaceform.foundation.messages import first_line
 
 _NESTED = ("state_dict", "model", "model_state_dict")
-"""Under which a training script keeps the weights beside other things."""
+"""Keys under which training scripts save the weights, if they save other things, too."""
 
 
 def read_weights(path: Path, key: str = "net.weights") -> dict[str, Tensor]:
@@ -24,7 +24,9 @@ def read_weights(path: Path, key: str = "net.weights") -> dict[str, Tensor]:
     try:
         if path.suffix in (".pth", ".pt", ".bin"):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of pickle protocols: what cannot be read is told below
+                warnings.simplefilter(
+                    "ignore"
+                )  # warnings about pickle protocols; files that cannot be read are refused below
                 return _plain(torch.load(path, map_location="cpu", weights_only=True), path, key)
         return safetensors.torch.load_file(path)
     except FileNotFoundError:
@@ -44,7 +46,7 @@ def read_weights(path: Path, key: str = "net.weights") -> dict[str, Tensor]:
 def put_weights(
     module: nn.Module, tensors: Mapping[str, Tensor], path: Path, name: str, key: str = "net.weights"
 ) -> None:
-    """Load the tensors into a net; those of a classifier that was cut off are left out."""
+    """Load the tensors into a net, without those of a classifier that was cut off."""
     wanted = module.state_dict()
     missing = [k for k in wanted if k not in tensors and not k.endswith("num_batches_tracked")]
     if missing:
@@ -64,7 +66,7 @@ def put_weights(
 
 
 def digest_of(module: nn.Module) -> str:
-    """Equal for equal weights, wherever they came from."""
+    """A digest that is equal for equal weights, wherever they come from."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,7 +1,7 @@
 """One file a format, and which file ending or kind of folder is read by which of them.
 
-A new file ending is one line of `FILE_FORMATS`, or of `table_files.TABLES` where the file is a table: `load`,
-`predict` and what they say of other files know it then. A format of a data set with a name is named in
+A new file ending is one line of `FILE_FORMATS`, or of `table_files.TABLES` if the file is a table. `load`,
+`predict` and their error messages then know it. The format of a data set with a name is named in
 `data/entries.py` instead.
 """
 
@@ -34,9 +34,13 @@ class FileFormat:
     """How files of one ending are read."""
 
     load: Callable[[Path, str | None], Dataset] | None
-    """To train on, with labels; a table is told the column of labels. None: it has no labels."""
+    """Reads data with labels, to train on; a table gets the name of the column of labels. None: it has no
+    labels.
+    """
     inputs: Callable[[Path, Sequence[TableFeature]], UnlabelledInputs] | None
-    """To predict; a table is told the features of the run. None: `predict` does not read it."""
+    """Reads inputs to predict; a table gets the features of the run. None: `predict` does not read such
+    files.
+    """
 
 
 FILE_FORMATS: dict[str, FileFormat] = {
@@ -51,8 +55,8 @@ def load_path(
 ) -> Dataset:
     """Labelled data in a file or folder.
 
-    `label` and `text` name the columns of a table that hold the labels, and texts to be read. `names` are the
-    data sets that the user may have meant where there is no such path.
+    `label` and `text` name the columns of a table that hold labels and texts. `names` are data sets that the
+    user may have meant, if there is no such path.
     """
     if spelled(str(path)) != str(path):
         raise DataError(f"{spelled(str(path))} is no valid UTF-8, so that no recipe can name it; rename it.")
@@ -88,7 +92,7 @@ def can_predict(path: Path) -> bool:
 
 
 def read_unlabelled(path: Path, columns: Sequence[TableFeature] = ()) -> UnlabelledInputs:
-    """The inputs of a file that may have no labels; of a table, `columns` says which to take."""
+    """The inputs of a file, with or without labels; for a table, `columns` says which columns to take."""
     read = FILE_FORMATS[path.suffix.lower()].inputs
     assert read is not None
     return read(path, columns)

@@ -9,7 +9,7 @@ from spaceform.data.photos import present
 
 
 def load_cub(folder: Path) -> Dataset:
-    """All photos that are there. The classes are the official 200, of which a part may have no photo."""
+    """All photos that are there. The classes are the official 200; some of them may have no photo."""
     classes = _table(folder / "classes.txt")
     images = _table(folder / "images.txt")
     labels = _table(folder / "image_class_labels.txt")

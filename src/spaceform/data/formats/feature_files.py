@@ -42,9 +42,9 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
 
     ``y`` are integers or strings, numbered in sorted order. ``split`` says "train", "val" or "test".
     ``groups`` keeps items together. An ``.npz`` has the features in ``X``; ``classes`` names the classes in
-    order there, ``y`` being 0, 1, … then. In a table (`TABLES`) ``X`` is a column of equally
-    long lists, or else every other column of numbers or booleans is a feature, and every value of a column of
-    text with few of them (`table_columns`). The index of a pandas data frame is none: on sorted data it would
+    order there, and ``y`` is 0, 1, … then. In a table (`TABLES`) ``X`` is a column of lists of equal length.
+    Without it, every other column of numbers or booleans is a feature, and so is every value of a text column
+    with few values (`table_columns`). The index of a pandas data frame is no feature: on sorted data it would
     tell the class. ``asked`` names the column of a table that holds ``y``.
     """
     said: list[str] = []

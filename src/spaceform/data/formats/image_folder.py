@@ -22,7 +22,9 @@ def load_folder(folder: Path) -> Dataset:
         raise DataError(f"{folder} is not a folder; give one that has a sub-folder of images for each class.")
     children = _folders(folder)
     parts = {PARTS.get(child.name.lower()) for child in children}
-    divided = "train" in parts and None not in parts  # beside another folder, "train" is a class of vehicles
+    divided = (
+        "train" in parts and None not in parts
+    )  # if other folders stand beside it, "train" is a class of vehicles
     if not divided:
         _require_classes(folder, children)
     roots = children if divided else [folder]
@@ -62,7 +64,7 @@ def load_folder(folder: Path) -> Dataset:
 
 
 def _require_classes(folder: Path, children: list[Path]) -> None:
-    """Refuse what looks like a split of unknown names, whose parts would be taken for the classes."""
+    """Refuse what looks like a split with unknown names, whose parts would be read as classes."""
     inside = [{grandchild.name for grandchild in _folders(child)} for child in children]
     shared = sorted(set.intersection(*inside)) if len(inside) > 1 else []
     if len(shared) > 1 and not any(map(_has_images, children)):
@@ -103,7 +105,7 @@ def _is_image(name: str) -> bool:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """All images of a folder and the folders in it; what is hidden, such as macOS's `._x.png`, is none."""
+    """All images of a folder and its sub-folders, without hidden files such as macOS's `._x.png`."""
     found = []
     for base, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

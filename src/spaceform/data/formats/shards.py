@@ -1,8 +1,8 @@
 """Features in a folder of Arrow files: written shard by shard, memory-mapped when read.
 
 `features.json` says what they are; `shard-00000.arrow`, `shard-00001.arrow`, … hold the rows. Each file is
-either whole or not there, so that what a killed process left is gone on with. While `rows` in `features.json`
-is null, shards are missing.
+either whole or not there, so extraction can go on after a kill. As long as `rows` in `features.json` is null,
+shards are missing.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class About:
     weights: str
     """A digest of the net's weights."""
     plan: str
-    """A digest of all that the rows depend on; another plan is never mixed in."""
+    """A digest of everything that the rows depend on; shards of two plans are never mixed."""
     shards: int
     classes: tuple[str, ...] = ()
     preprocessing: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class About:
     broken: tuple[str, ...] = ()
     """Items that could not be read and were left out."""
     photos: str = ""
-    """`digest_of_photos` of what the rows were made of."""
+    """`digest_of_photos` of the photos that the rows were made from."""
     format: str = SHARDS_FORMAT
 
 
@@ -65,20 +65,20 @@ class Shard:
 
     x: Float32[np.ndarray, "rows dim"]
     columns: Mapping[str, NDArray[Any]]
-    """`y`, `file`, `split`, `view`, `groups`: those that there are."""
+    """Those of `y`, `file`, `split`, `view`, `groups` that there are."""
     broken: tuple[str, ...] = ()
 
 
 @final
 class Shards:
-    """A folder of shards that can be added to, and read without taking it into memory."""
+    """A folder of shards. Shards can be added, and be read without loading all of them into memory."""
 
     def __init__(self, folder: Path, about: About) -> None:
         self.folder, self.about = folder, about
 
     @classmethod
     def begin(cls, folder: Path, about: About) -> "Shards":
-        """A new folder, or one of the same plan to go on with; anything else is refused."""
+        """Make a new folder, or open one of the same plan to go on with; any other folder is refused."""
         if not folder.exists():
             _make(folder)
         elif not folder.is_dir():
@@ -120,7 +120,7 @@ class Shards:
 
     @classmethod
     def done(cls, folder: Path, plan: str) -> "Shards | None":
-        """The folder where all shards of this plan are there; else None."""
+        """The folder, if all shards of this plan are there, or None."""
         if not (folder / ABOUT).is_file():
             return None
         shards = cls.open(folder)
@@ -156,7 +156,7 @@ class Shards:
         return Shards(self.folder, about)
 
     def _broken_of(self, batch: "RecordBatch") -> list[str]:
-        """What a shard says of items that were left out."""
+        """The items that were left out of a shard."""
         try:
             said: list[str] = parsed((batch.schema.metadata or {}).get(b"broken", b""), list[str])
         except ValueError as error:
@@ -213,7 +213,7 @@ class Shards:
         return [self._path(number) for number in range(self.about.shards)]
 
     def damaged(self, path: Path, error: Exception) -> DataError:
-        """What to say of a shard that cannot be read."""
+        """The error for a shard that cannot be read."""
         return DataError(
             f"{path} is missing or damaged ({first_line(error)}); remove {self.folder} and "
             "extract the features again."
@@ -242,7 +242,7 @@ class Shards:
             file.write((json.dumps(asdict(about), indent=1) + "\n").encode())
 
     def _sweep(self) -> None:
-        """Remove what a killed process left of an unfinished write."""
+        """Remove the unfinished files of a killed process."""
         for path in self.folder.glob(".*.arrow.*.tmp"):
             path.unlink(missing_ok=True)
         for path in self.folder.glob(f".{ABOUT}.*.tmp"):
@@ -289,7 +289,7 @@ def _make(folder: Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Any]:
-    """A file to write into that takes its name when it is whole and on the disk."""
+    """A file to write into; it gets its name when it is whole and on the disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:

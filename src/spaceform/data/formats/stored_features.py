@@ -19,7 +19,7 @@ _LABELS, _OPTIONAL = "y", ("split", "groups")
 
 
 def kept_or_read(rows: StoredRows) -> Float32[Tensor, "rows dim"] | StoredRows:
-    """The rows in memory, unless they are more than a quarter of it; then as they are, on the disk."""
+    """The rows in memory; if they would take more than a quarter of it, they stay on the disk."""
     return rows if rows.nbytes > STAYS * memory() else rows[:]
 
 
@@ -35,7 +35,7 @@ def load_stored_shards(folder: Path) -> Dataset:
 
 
 def rows_of_shards(shards: Shards) -> StoredRows:
-    """Where X lies in each shard: the distance of its memory from that of the mapped file."""
+    """Where X lies in each shard: the offset of its memory from the start of the mapped file."""
     import pyarrow as pa
 
     shards.require_all()

@@ -1,4 +1,4 @@
-"""What a table may not be: parted by semicolons or tabs, with empty cells, with numbers too large."""
+"""Refuse tables with semicolons or tabs as separators, with empty cells, or with too large numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ _OTHERS = {";": "';'", "\t": "a tab", "|": "'|'"}
 
 
 def require_commas(path: Path) -> None:
-    """Refuse a CSV file whose first line is parted by something else; says how to write it again."""
+    """Refuse a CSV file whose first line has other separators than commas; the error says how to write it."""
     with open(path, encoding="utf-8", errors="replace") as file:
         names = file.readline()
     for mark, called in _OTHERS.items():

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 RESERVED = ("X", "y", "split", "groups", "classes")
 VIEW = "view"
-"""Beside `X`, of what `spaceform features --views` wrote: 0 is the item itself, 1, 2, … are views of it."""
+"""The column of views that `spaceform features --views` writes: 0 is the item itself, 1, 2, … are its views.
+"""
 _USUAL_LABELS = ("label", "labels", "target", "class")
 _EMPTY = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "#NA")
-"""What an empty cell of a CSV file looks like."""
+"""The texts that stand for an empty cell in a CSV file."""
 _INDEX = re.compile(r"(__index_level_\d+__|Unnamed: \d+)?")
 """An index without a name, as pandas writes it to Parquet, reads it from CSV, and writes it to CSV."""
 
@@ -57,11 +58,13 @@ def _read_parquet(path: Path) -> "Table":
 
 
 TABLES: dict[str, Callable[[Path], "Table"]] = {".parquet": _read_parquet, ".csv": _read_csv}
-"""What reads a table, by file ending: path in, table out. `read_table` puts errors of pyarrow into words."""
+"""The function that reads a table, by file ending: path in, table out. `read_table` explains errors of
+pyarrow.
+"""
 
 
 def read_table(path: Path) -> "Table":
-    """A file of one of `TABLES`; a sentence where it cannot be read."""
+    """The table in a file of one of the kinds of `TABLES`; if it is damaged, the error says so."""
     import pyarrow as pa
 
     ending = path.suffix.lower()
@@ -91,7 +94,7 @@ def _no_rows(path: Path) -> DataError:
 
 
 def _unpacked(about: Any) -> int:
-    """Bytes of a Parquet file in memory, eight a number at the most; its metadata say how many there are."""
+    """The most bytes that a Parquet file takes in memory: eight for each number that its metadata list."""
     groups = (about.row_group(i) for i in range(about.num_row_groups))
     return sum(8 * group.column(j).num_values for group in groups for j in range(group.num_columns))
 
@@ -152,7 +155,7 @@ def feature_columns(table: "Table") -> tuple[list[str], list[str]]:
 
 
 def _names_the_class(table: "Table", name: str) -> bool:
-    """Whether a column of text says the same as the labels, in other words."""
+    """Whether a column of text is only another name for the labels."""
     if "y" not in table.column_names:
         return False
     cells, labels = table[name].to_pylist(), table["y"].to_pylist()
@@ -189,7 +192,7 @@ def _is_number(text: str) -> bool:
 
 
 def require_plain_numbers(table: "Table", path: Path) -> None:
-    """Refuse a column of numbers that one row of text, such as names or units, makes a column of text."""
+    """Refuse a column of numbers that is read as text because of a row of text, such as names or units."""
     import pyarrow as pa
 
     for name in table.column_names:

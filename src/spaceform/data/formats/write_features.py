@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from spaceform.data.formats.shards import Shards, whole_file
 
 _NPZ_NAMES = {"file": "files"}
-"""Columns that an array is called by another name of."""
+"""Columns whose array has another name."""
 
 
 def write_npz(shards: Shards, path: Path) -> None:
@@ -28,7 +28,7 @@ def write_npz(shards: Shards, path: Path) -> None:
 
 
 def write_parquet(shards: Shards, path: Path) -> None:
-    """The same as columns, one row group a shard; `y` are the names of the classes."""
+    """The same as columns, with one row group for each shard; `y` holds the names of the classes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
