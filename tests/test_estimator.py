@@ -189,7 +189,7 @@ def test_the_search_keeps_what_has_the_lowest_held_out_loss(digits) -> None:
     best = min(model.trials_, key=lambda trial: trial.calibrated_nll)
     assert model.n_iter_ == best.best_epoch
     assert model.candidate_.epochs == best.epochs
-    assert min(model.loss_curve_) == pytest.approx(best.nll, rel=0.011)
+    assert min(model.loss_curve_) == pytest.approx(best.calibrated_nll, rel=0.011)
     assert model.score(X_test, y_test) > 0.9
 
 
@@ -327,14 +327,19 @@ def test_errors_name_the_remedy(digits) -> None:
 
 @pytest.mark.parametrize("head", ["cosine", "vmf"])
 def test_sets_cover_and_known_rows_are_rarely_refused(head: str) -> None:
-    """Within 6 points of what is asked, on 450 new rows of digits with noise; three folds are held out."""
+    """Within 5 points of what is asked, on 497 new rows of digits with noise; three folds are held out.
+
+    Rows are in random order, as the promise asks: the last ones of the file were written by other people.
+    """
     X, y = load_digits(return_X_y=True)
-    X = X + 4 * np.random.default_rng(0).standard_normal(X.shape)
+    rng = np.random.default_rng(0)
+    X, order = X + 4 * rng.standard_normal(X.shape), rng.permutation(len(y))
+    X, y = X[order], y[order]
     model = SpaceformClassifier(head, search=1, hidden=64, epochs=8, random_state=0).fit(X[:1300], y[:1300])
     members = model.predict_set(X[1300:], coverage=0.9)
     assert members.shape == (len(y) - 1300, 10)
     covered = members[np.arange(len(members)), y[1300:]].mean()
-    assert abs(covered - 0.9) < 0.06
+    assert abs(covered - 0.9) < 0.05
     assert members.sum() < model.predict_set(X[1300:], coverage=0.98).sum()
     refused = model.unknown(X[1300:], share=0.1)
     assert refused.dtype == bool

@@ -168,7 +168,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             found = search(self.head, candidates, parts, hold=hold, on_trial=self._tell, **fixed)
             assert found.fitted is not None  # nothing was taken up from an earlier search
             self.candidate_, self.trials_ = found.candidate, list(found.trials)
-            self.loss_curve_ = [look.held_out_nll for look in found.fitted.history]
+            self.loss_curve_ = [look.calibrated_nll for look in found.fitted.history]
             self.n_iter_ = found.fitted.best_epoch
             if self.calibrate:
                 self.calibrator_ = found.fitted.calibrator()

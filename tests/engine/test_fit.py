@@ -73,15 +73,39 @@ def test_a_fit_leaves_the_global_generator_alone():
 
 
 def test_the_best_epoch_is_kept_and_training_stops_when_the_loss_rises():
-    train, _ = digits(100)
-    noise = Rows(train.x, train.y.flip(0), train.weight)
-    found = fit("standard", replace(SHORT, epochs=40, lr=0.03), train, noise, seed=0, classes=10)
-    lowest = min(found.history, key=lambda look: look.held_out_nll)
+    train, held_out = digits()
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(600) < 0.5, rng.integers(0, 10, 600), train.y)  # learned first, then by heart
+    train, candidate = (
+        replace(train, y=torch.from_numpy(y)),
+        replace(SHORT, hidden=(128,), epochs=60, dropout=0.0),
+    )
+    found = fit("standard", candidate, train, held_out, seed=0, classes=10)
+    lowest = min(found.history, key=lambda look: look.calibrated_nll)
     kept = next(look for look in found.history if look.epoch == found.best_epoch)
-    assert kept.held_out_nll <= 1.01 * lowest.held_out_nll
+    assert kept.calibrated_nll <= 1.01 * lowest.calibrated_nll
     assert found.best_epoch >= lowest.epoch
-    assert found.history[-1].epoch < 40
+    assert found.history[-1].epoch < 60
     assert found.nll == pytest.approx(kept.held_out_nll, abs=1e-6)
+
+
+def test_probabilities_that_grow_too_sure_do_not_end_training():
+    """Rows come four times, and their labels are random in two cases of five: the net can learn every kind of row,
+    but is soon too sure. The raw loss is least at the first look, the loss after one temperature later.
+    """
+    rng = np.random.default_rng(0)
+    x, usual = rng.random((150, 6)).repeat(4, 0), rng.integers(0, 4, 150).repeat(4)
+    y = np.where(rng.random(600) < 0.6, usual, rng.integers(0, 4, 600))
+    rows = Rows.of(x.astype(np.float32), y)[torch.from_numpy(rng.permutation(600))]
+    train, held_out = rows[torch.arange(400)], rows[torch.arange(400, 600)]
+    candidate = Candidate(hidden=(64, 64), pieces=8, lr=0.01, batch_size=32, epochs=60)
+    found = fit("standard", candidate, train, held_out, seed=0, classes=4)
+    first, kept = found.history[0], next(look for look in found.history if look.epoch == found.best_epoch)
+    assert first.held_out_nll == min(look.held_out_nll for look in found.history)
+    assert kept.epoch > first.epoch
+    assert kept.calibrated_nll < first.calibrated_nll
+    calibrated = found.calibrator()(found.logits)
+    assert weighted_nll(calibrated[None], *found.held_out) == pytest.approx(kept.calibrated_nll, abs=1e-6)
 
 
 def test_the_model_predicts_from_features_as_they_came():

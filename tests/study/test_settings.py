@@ -84,7 +84,7 @@ def test_what_is_set_holds_in_every_trial_and_in_what_is_chosen(table, tmp_path,
 def test_nothing_set_leaves_a_search_its_short_rungs(table, tmp_path):
     chosen, _, tried = searched(table, {}, tmp_path / "search", trials=2)
     assert len(set(tried["epochs"])) > 1
-    assert candidate_of(chosen).members in (1, 4)
+    assert candidate_of(chosen).members in (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """Train one candidate, on one split or on folds: a cosine schedule, and the epoch of least held-out loss.
 
+The loss is taken after one temperature, as the search and the verdict take it. Without the temperature,
+training would stop when probabilities become too sure, though accuracy still grows (Berta et al. 2025: first
+refine, then calibrate). `benchmarks/stopping.py` measures what that is worth.
+
 `fit` trains on given rows and watches held-out ones; `rehearse` does so on several parts at once, which take
 turns in being held out, and finds one number of epochs for all; `finish` then makes a model of all rows;
 `refit` trains a new one for a given number of epochs.
@@ -51,6 +55,8 @@ class EpochRecord(NamedTuple):
     epoch: int
     objective: float
     held_out_nll: float
+    calibrated_nll: float
+    """The same loss after one temperature, fitted to the same rows: by it the best epoch is chosen."""
     accuracy: float
 
 
@@ -111,9 +117,11 @@ def rehearse(
         nll = weighted_nll(seen, y, w)
         if not math.isfinite(nll):
             raise CandidateDiverged(f"the held-out loss is {nll} after epoch {epoch}; try a lower lr")
-        lowest = min((look.held_out_nll for look in history), default=nll)
-        history.append(EpochRecord(epoch, sum(objectives) / len(runs), nll, _accuracy(seen, y, w)))
-        if nll <= lowest * (1 + _SLACK):
+        calibrated = weighted_nll(temperature_of(seen, y, w)(seen)[None], y, w)
+        lowest = min((look.calibrated_nll for look in history), default=calibrated)
+        objective, right = sum(objectives) / len(runs), _accuracy(seen, y, w)
+        history.append(EpochRecord(epoch, objective, nll, calibrated, right))
+        if calibrated <= lowest * (1 + _SLACK):
             best, states, logits = epoch, [run.state() for run in runs], seen
         elif epoch - best > _PATIENCE * candidate.epochs:
             break

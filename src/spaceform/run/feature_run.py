@@ -88,6 +88,7 @@ class FeatureRun:
                 "loss": look.objective,
                 "score": look.accuracy,
                 "nll": look.held_out_nll,
+                "calibrated_nll": look.calibrated_nll,
                 "train_seconds": share,
                 "seconds": share,
             }
