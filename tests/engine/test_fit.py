@@ -90,8 +90,8 @@ def test_the_best_epoch_is_kept_and_training_stops_when_the_loss_rises():
 
 
 def test_probabilities_that_grow_too_sure_do_not_end_training():
-    """Rows come four times, and their labels are random in two cases of five: the net can learn every kind of row,
-    but is soon too sure. The raw loss is least at the first look, the loss after one temperature later.
+    """Rows come four times, and their labels are random in two cases of five. The net can learn every kind of
+    row, but is soon too sure: the raw loss is least at the first look, the loss after one temperature later.
     """
     rng = np.random.default_rng(0)
     x, usual = rng.random((150, 6)).repeat(4, 0), rng.integers(0, 4, 150).repeat(4)

@@ -2,7 +2,7 @@
 
 The loss is taken after one temperature, as the search and the verdict take it. Without the temperature,
 training would stop when probabilities become too sure, though accuracy still grows (Berta et al. 2025: first
-refine, then calibrate). `benchmarks/stopping.py` measures what that is worth.
+refine, then calibrate).
 
 `fit` trains on given rows and watches held-out ones; `rehearse` does so on several parts at once, which take
 turns in being held out, and finds one number of epochs for all; `finish` then makes a model of all rows;
