@@ -36,7 +36,10 @@ from spaceform.engine.space import NARROW
 
 Make = Callable[[int], Any]
 
-FRESH = ("dry_bean", "clinc150-small", "cars-second-half", "letter", "bank", "sonar")
+FRESH = (
+    *("dry_bean", "clinc150-small", "cars-second-half", "bank", "sonar", "churn", "mammography"),
+    *("banknote", "pima", "abalone-age", "adult", "mfeat-zernike"),
+)
 """No default was chosen on these."""
 
 _BUILT_IN = {"digits": datasets.load_digits, "wine": datasets.load_wine}
