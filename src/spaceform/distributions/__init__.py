@@ -1,4 +1,4 @@
-"""Distributions on the unit sphere, as citizens of torch.distributions."""
+"""Distributions on the unit sphere, with the interface of torch.distributions."""
 
 from spaceform.distributions.divergences import kl_divergence
 from spaceform.distributions.power_spherical import (

@@ -1,4 +1,4 @@
-"""Checks of what the distributions on the sphere are given: one sentence with the name and the value."""
+"""Checks of the arguments of distributions on the sphere: each error is one sentence with name and value."""
 
 import torch
 from jaxtyping import Float
@@ -27,7 +27,7 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
 
 
 def check_dim(dim: int) -> None:
-    """Refuse what is not the dimension of a sphere in R^dim."""
+    """Refuse a value that cannot be the dimension of a sphere in R^dim."""
     if isinstance(dim, bool) or not isinstance(dim, (int, torch.SymInt)) or dim < 2:
         raise ValueError(f"dim must be an integer of at least 2, got {dim!r}")
 

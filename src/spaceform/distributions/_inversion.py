@@ -22,7 +22,7 @@ from spaceform.special._autograd import first_order
 _INVERT = {torch.float32: (15.0, 64), torch.float64: (36.0, 640)}
 _DIFFERENTIATE = {torch.float32: (21.0, 24), torch.float64: (40.0, 128)}
 
-# Concentrations whose tables are held at once; a million of them would otherwise take gigabytes.
+# The most concentrations whose tables are in memory at once: a million of them would take gigabytes.
 _ROWS = 1 << 16
 
 
@@ -46,7 +46,8 @@ Points = Float[Tensor, "*points rows"]
 
 
 class AngleDensity(ABC):
-    """A law of the angle, in a coordinate x with a smooth log-density ℓ; points are given as δ = x − mode.
+    """A law of the angle in a coordinate x, in which its log-density ℓ is smooth. Points are given as δ = x −
+    mode.
 
     Every method broadcasts δ against the concentrations on the last dimension.
     """
@@ -226,12 +227,12 @@ def angle_quantile(
 
 
 def widest(x: Tensor) -> Tensor:
-    """In float64, which Apple's GPUs do not have."""
+    """The tensor in float64, except on Apple's GPUs, which do not have it."""
     return x if x.device.type == "mps" else x.double()
 
 
 def inside(uniform: Float[Tensor, "*draws"]) -> Float[Tensor, "*draws"]:
-    """Levels that are neither 0 nor 1."""
+    """The levels, moved away from 0 and 1."""
     eps = torch.finfo(uniform.dtype).eps
     return uniform.clamp(eps / 4, 1 - eps / 2)
 

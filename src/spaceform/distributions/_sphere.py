@@ -128,7 +128,7 @@ def uniform_direction(
     """Unit vectors uniform on the sphere in `dim` dimensions."""
     g = torch.randn(*shape, dim, dtype=dtype, device=device, generator=generator)
     r = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-    # a Gaussian of length 0 has no direction: it takes the first axis
+    # a Gaussian of length 0 has no direction: then the first axis is taken
     g[..., :1] += (r == 0).to(g.dtype)
     return g.div_(torch.linalg.vector_norm(g, dim=-1, keepdim=True))
 
@@ -144,7 +144,7 @@ def versine(
 def variance(
     loc: Float[Tensor, "*batch dim"], normal: Float[Tensor, "*batch"], tangent: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch dim"]:
-    """Of each coordinate, where z has variance `normal` along μ and `tangent` across it."""
+    """The variance of each coordinate, if z has the variance `normal` along μ and `tangent` across it."""
     square = loc * loc
     return normal[..., None] * square + tangent[..., None] * (1 - square)
 

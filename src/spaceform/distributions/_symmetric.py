@@ -1,4 +1,4 @@
-"""What distributions share that are symmetric about a mean direction: all but the law of the angle to it."""
+"""The base of distributions that are symmetric about a mean direction: all but the law of the angle."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +17,7 @@ Same = TypeVar("Same", bound="SymmetricDistribution")
 
 
 class SymmetricDistribution(Distribution, ABC):
-    """Unit vectors about the mean direction `loc`; the larger `concentration` ≥ 0, the closer."""
+    """Unit vectors about the mean direction `loc`: the larger `concentration` ≥ 0, the closer to it."""
 
     arg_constraints = {"loc": unit_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
     support = unit_vector
@@ -46,7 +46,7 @@ class SymmetricDistribution(Distribution, ABC):
 
     @abstractmethod
     def _variances(self) -> tuple[Tensor, Tensor]:
-        """Of z along μ, and along any tangent direction."""
+        """The variances of z along μ, and along any tangent direction."""
 
     # What follows.
 

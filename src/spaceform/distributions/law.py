@@ -1,4 +1,4 @@
-"""A law on the sphere as a value: what distributions and heads ask of it."""
+"""A law on the sphere as a value, with the functions that distributions and heads need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class Peak(NamedTuple):
 class AngularLaw:
     """A family of laws on the unit sphere of Rⁿ that are symmetric about a mean direction.
 
-    Such a law is a law of the angle θ to the mean direction; the rest is uniform. All functions take
-    concentrations κ ≥ 0 and n; κ = 0 is the uniform law.
+    Such a law is given by the law of the angle θ to the mean direction; the direction around it is uniform.
+    All functions take concentrations κ ≥ 0 and n; κ = 0 is the uniform law.
     """
 
     angle: AngleQuantile
@@ -63,7 +63,7 @@ class AngularLaw:
     ) -> Float[Tensor, "*draws dim"]:
         """Draws of shape sample_shape + batch + (dim,), differentiable in both parameters.
 
-        `loc` is taken to have length 1 and `concentration` to be non-negative: values are not looked at.
+        `loc` must have length 1 and `concentration` must not be negative: this is not checked.
         """
         loc, concentration = parameters(loc, concentration)
         shape = (*sample_shape, *concentration.shape)

@@ -137,11 +137,11 @@ VON_MISES_FISHER = AngularLaw(
     peak=_peak,
     concentration=_concentration,
 )
-"""The law with its functions exact."""
+"""The law, with exact functions."""
 VON_MISES_FISHER_BOUNDS = replace(
     VON_MISES_FISHER, mean_length=_bound_of_mean_length, divergence=_bound_of_divergence
 )
-"""The law with A and log C by the paper's bounds (eq. 9 to 12)."""
+"""The law, with A and log C by the paper's bounds (eq. 9 to 12)."""
 
 
 @final
@@ -189,7 +189,7 @@ class VonMisesFisher(SymmetricDistribution):
             w = weights.double()
             mean = ((w / w.sum(0))[..., None] * z).sum(0)
         length = torch.linalg.vector_norm(mean, dim=-1)
-        # without a preferred direction any will do
+        # without a preferred direction, any direction can be the mean
         first = torch.nn.functional.one_hot(torch.zeros_like(length, dtype=torch.long), mean.shape[-1])
         none = (length == 0)[..., None]
         loc = torch.where(

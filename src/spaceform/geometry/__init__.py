@@ -1,6 +1,7 @@
-"""How two embeddings compare: Euclidean distance, Poincaré distance, cosine. Final, frozen values.
+"""How two embeddings are compared: Euclidean distance, Poincaré distance, cosine. Geometries are frozen
+values.
 
-z is always what the net emits. A geometry normalises or exponential-maps it itself.
+z is always the output of the net. The geometry itself normalises it or applies the exponential map.
 """
 
 from spaceform.geometry.base import Geometry, Ranking

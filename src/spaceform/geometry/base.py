@@ -1,4 +1,4 @@
-"""What every geometry is: a similarity of embeddings, and a way to order a gallery by it."""
+"""The base of all geometries: a similarity of embeddings, and a way to order a gallery by it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Ranking:
     """Embeddings prepared so that one gemm orders a gallery.
 
     scale_i ⟨features_i, features_j⟩ − bias_j, with scale_i > 0, increases with the similarity of i and j for
-    a fixed query i. The Gram matrix features·featuresᵀ is symmetric: where queries and gallery are one set,
-    half of it suffices. Scores carry the rounding of a gemm, a few eps × ‖features_i‖‖features_j‖. Neighbours
-    closer than that are told apart by `Geometry.similarity`, or by preparing float64 embeddings.
+    a fixed query i. The Gram matrix features·featuresᵀ is symmetric: if queries and gallery are the same set,
+    half of it suffices. Scores have the rounding of a gemm, a few eps × ‖features_i‖‖features_j‖. To order
+    neighbours that are closer than this, use `Geometry.similarity` or float64 embeddings.
     """
 
     features: Float[Tensor, "n dim"]
@@ -31,17 +31,19 @@ class Ranking:
         return len(self.features)
 
     def scores(self, gallery: "Ranking") -> Float[Tensor, "n m"]:
-        """Scores of every gallery item for each of these queries, comparable along a row only."""
+        """Scores of every gallery item for each of these queries. Only scores of the same row can be
+        compared.
+        """
         return torch.addmm(gallery.bias, self.features * self.scale[:, None], gallery.features.T, beta=-1)
 
 
 class Geometry(ABC):
-    """A similarity of embeddings, larger for closer."""
+    """A similarity of embeddings; closer embeddings have a larger one."""
 
     kind: ClassVar[Literal["euclidean", "hyperbolic", "spherical"]]
-    """By the sign of the curvature."""
+    """The kind of space, by the sign of its curvature."""
     title: ClassVar[str]
-    """What people read in tables and figures."""
+    """The name in tables and figures."""
 
     @abstractmethod
     def similarity(
@@ -55,15 +57,15 @@ class Geometry(ABC):
 
     @abstractmethod
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
-        """What ordering by similarity needs, computed once per embedding."""
+        """What is needed to order by similarity, computed once for each embedding."""
 
     @abstractmethod
     def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
-        """The embedding in the middle of n embeddings, a prototype of them."""
+        """The embedding in the middle of n embeddings: their prototype."""
 
 
 def alike(z: Tensor, z2: Tensor, *, axes: int | None = None) -> tuple[Tensor, Tensor]:
-    """Both in the wider of their types, where they are embeddings of one dimension."""
+    """Both embeddings in the wider of their types, after a check of their shapes and types."""
     for name, x in (("z", z), ("z2", z2)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}; pass torch.as_tensor({name})")

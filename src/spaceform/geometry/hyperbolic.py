@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MARGIN = 1e-3
-"""Embeddings are kept inside radius (1 − MARGIN)/√c, at most 2 artanh(1 − MARGIN)/√c = 7.6/√c from 0."""
+"""Embeddings are kept inside the radius (1 − MARGIN)/√c: at most 2 artanh(1 − MARGIN)/√c = 7.6/√c from 0."""
 
 _TINY = 1e-30
 
@@ -65,7 +65,9 @@ def _check(c: float, **points: Tensor) -> None:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """The widest float of the device: sums in it cost O(N·dim) and save the digits of 1 − c‖x‖²."""
+    """The point in the widest float of the device: sums in it cost O(N·dim), and keep the digits of 1 −
+    c‖x‖².
+    """
     return x if x.device.type == "mps" else x.double()
 
 
@@ -195,7 +197,7 @@ class PoincareBall(Geometry):
 
     @property
     def _reach(self) -> float:
-        """The √c‖z‖ at which embeddings are projected."""
+        """The √c‖z‖ from which on embeddings are projected."""
         most = math.atanh(1 - MARGIN)
         return most if self.clip is None else min(most, math.sqrt(self.curvature) * self.clip)
 
@@ -227,7 +229,8 @@ class PoincareBall(Geometry):
         )
 
     def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
-        """The mean on the hyperboloid, brought back to it along the ray from 0; of two, the true middle.
+        """The mean of the points on the hyperboloid, brought back to it along the ray from 0; exact for two
+        points.
 
         A point is (cosh 2r, sinh(2r) z/‖z‖), and the mean (t, x) lies at the radius 2r = artanh(‖x‖/t).
         """
@@ -279,9 +282,9 @@ class Hyperboloid(Geometry):
         return self._ball.pairwise(z / 2, z2 / 2)
 
     def ranking(self, z: Float[Tensor, "n dim"]) -> Ranking:
-        """That of the ball."""
+        """As in the ball."""
         return self._ball.ranking(z / 2)
 
     def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
-        """That of the ball."""
+        """As in the ball."""
         return 2 * self._ball.midpoint(z / 2)

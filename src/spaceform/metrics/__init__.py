@@ -1,7 +1,7 @@
 """Accuracy, calibration, confidence, distances in a tree of classes, retrieval and verification.
 
-All are pure functions of tensors, on any device, or of numpy arrays. Reductions over classes or pairs run
-where the tensors are; what is left, one number per example, is summed in float64 on the CPU, so values
+All are pure functions of tensors, on any device, or of numpy arrays. Sums over classes or pairs run on the
+device of the tensors. The rest, one number for each example, is summed in float64 on the CPU, so values
 repeat to the last bit.
 """
 

@@ -1,7 +1,7 @@
-"""How often right, and how surprised: accuracy, negative log-likelihood, Brier score.
+"""How often predictions are right, and how good their probabilities are: accuracy, NLL, Brier score.
 
-Every metric takes `counts`, shape (*draws, batch): how often each example occurs. The result is then that
-of the data with each example repeated as often, one value per draw; `bootstrap` lives on it.
+Every metric takes `counts`, of shape (*draws, batch): how often each example occurs. The result is then that
+of data in which each example is repeated as often, one value for each draw; `bootstrap` is built on this.
 """
 
 import torch
@@ -31,8 +31,8 @@ def mean(values: TensorOrArray, *, counts: TensorOrArray | None = None) -> Float
 def accuracy(
     scores: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
 ) -> Float[Tensor, "*draws"]:
-    """Share of examples whose largest score (probability, logit) is their class; the first of equal ones
-    counts.
+    """Share of examples whose largest score (probability, logit) is that of their class; of equal scores the
+    first counts.
     """
     s = as_finite(scores, "scores", 2)
     right = predicted(s) == as_labels(y, "y", *s.shape).to(s.device)
@@ -42,7 +42,7 @@ def accuracy(
 def nll(
     log_probs: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
 ) -> Float[Tensor, "*draws"]:
-    """−log p(y), mean over examples: infinite where a probability of 0 was given to what happened."""
+    """−log p(y), mean over examples: infinite if the true class of an example has the probability 0."""
     lp = as_floats(log_probs, "log_probs", 2)
     labels = as_labels(y, "y", *lp.shape).to(lp.device)
     total = torch.logsumexp(lp, -1)

@@ -1,4 +1,4 @@
-"""How sure is a value? Bootstrap intervals of any metric over the examples."""
+"""How sure a value is: bootstrap intervals of any metric over the examples."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ __all__ = ["Interval", "bootstrap"]
 
 IntervalMethod = Literal["percentile", "basic"]
 
-_BLOCK = 1 << 21  # counts held at a time
+_BLOCK = 1 << 21  # the most counts in memory at a time
 
 
 class Interval(NamedTuple):
@@ -40,9 +40,9 @@ def bootstrap(
     is called on many resamples at once with the number of times each example was drawn: nothing is copied.
     Any other metric is called on each resample in turn. Resamples where it is undefined (NaN) are left out.
 
-    `percentile` is the interval of the resampled values. `basic` reflects it in the estimate, which cancels
-    the bias of a metric that resampling inflates, as it does the calibration error. The standard error is the
-    standard deviation over the resamples.
+    `percentile` is the interval of the resampled values. `basic` reflects this interval in the estimate,
+    which cancels the bias if resampling makes a metric larger, such as the calibration error. The standard
+    error is the standard deviation over the resamples.
     """
     tensors = [as_tensor(a, f"array {i}") for i, a in enumerate(arrays)]
     if not tensors:

@@ -4,9 +4,9 @@ Bins are half-open intervals of confidence, [a, b), the last one closed: confide
 last bin, exactly 0 to the first.
 
 `equal_width`: [k/B, (k+1)/B). `equal_mass`: the sorted confidences are cut into B runs whose sizes differ
-by at most one, the larger ones first. Equal confidences are never parted: a run of ties belongs to the bin
-of its highest member. So the result does not depend on the order of the examples; with many ties (a
-saturated float32 softmax) some bins are larger and some empty. Empty bins carry no mass.
+by at most one, the larger ones first. Equal confidences are never in two bins: they belong to the bin of the
+highest of them. So the result does not depend on the order of the examples. With many equal confidences (a
+saturated float32 softmax) some bins are larger and some are empty. Empty bins have no mass.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -139,7 +139,9 @@ def reliability(
 
 
 class _Binned(NamedTuple):
-    """Per draw and bin: mass, sum of confidences, number of hits; where each bin ends in the sorted order."""
+    """For each draw and bin: mass, sum of confidences, number of hits, and where the bin ends in sorted
+    order.
+    """
 
     mass: Float[Tensor, "draws bins"]
     total: Float[Tensor, "draws bins"]

@@ -1,7 +1,7 @@
-"""Does a score know when the model is wrong? AUROC, risk against coverage, out-of-distribution detection.
+"""Whether a score tells when the model is wrong: AUROC, risk against coverage, out-of-distribution detection.
 
-Higher scores mean more confident. Equal scores are never ordered: every value is the mean over all orders
-of the ties, so it does not depend on the order of the examples.
+Higher scores mean more confidence. For equal scores every value is the mean over all their orders, so it does
+not depend on the order of the examples.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ __all__ = ["RiskCoverage", "aurc", "auroc", "ood_auroc", "ood_fpr", "risk_covera
 
 
 class RiskCoverage(NamedTuple):
-    """Answering only where score ≥ threshold answers a share `coverage`, a share `risk` of it wrongly."""
+    """To answer if score ≥ threshold answers a share `coverage`; a share `risk` of these answers is wrong."""
 
     coverage: Float[Tensor, " points"]
     risk: Float[Tensor, " points"]
@@ -78,9 +78,7 @@ def ood_auroc(inside: TensorOrArray, outside: TensorOrArray) -> Float[Tensor, ""
 
 
 def ood_fpr(inside: TensorOrArray, outside: TensorOrArray, *, tpr: float = 0.95) -> Float[Tensor, ""]:
-    """Share of foreign examples taken for known at the highest threshold that keeps a share `tpr` of the
-    known.
-    """
+    """Share of foreign examples above the highest threshold that keeps a share `tpr` of known examples."""
     if not 0 < tpr <= 1:
         raise ValueError(f"tpr must lie in (0, 1], got {tpr!r}")
     a, b = _two_sets(inside, outside)

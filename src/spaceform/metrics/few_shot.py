@@ -1,4 +1,4 @@
-"""How good is an embedding with a handful of labelled items? And does its confidence know when it fails?"""
+"""How good an embedding is with a few labelled items, and whether its confidence tells when it fails."""
 
 import math
 
@@ -48,9 +48,9 @@ def few_shot_accuracy(
     """Accuracy of the nearest prototype, mean over random episodes, with its 95 % interval.
 
     An episode has `ways` classes; of each, `shots` items make a prototype, the geometry's midpoint (default:
-    the sphere's), and `queries` others look for the nearest one. Where several prototypes are equally near,
-    each is taken with the same probability. The interval is that of the mean over the episodes; they share
-    items, so it does not say how far other items would be.
+    the sphere's), and `queries` other items look for the nearest prototype. If several prototypes are equally
+    near, each is taken with the same probability. The interval is that of the mean over the episodes. These
+    share items, so it does not say how different the value would be with other items.
     """
     geometry = Sphere() if geometry is None else geometry
     x = as_finite(z, "z", 2)

@@ -1,4 +1,4 @@
-"""How bad mistakes are where classes form a tree: the edges between the predicted class and the right one."""
+"""How bad mistakes are if classes form a tree: the edges between the predicted class and the right one."""
 
 from collections.abc import Hashable, Sequence
 

@@ -1,4 +1,4 @@
-"""What every metric asks of its inputs: tensors or numpy arrays, checked once, each fault one sentence."""
+"""Checks of the inputs of all metrics: tensors or numpy arrays; each error is one sentence."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def as_tensor(x: TensorOrArray, name: str) -> Tensor:
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub":
             raise TypeError(f"{name} must hold numbers, got {x.dtype}; number the classes: 0, 1, 2, ...")
-        # torch takes native byte order and writable memory alone; what has neither is copied.
+        # torch takes only native byte order and writable memory; other arrays are copied.
         return torch.from_numpy(np.require(x, x.dtype.newbyteorder("="), ["C", "W"]))
     if isinstance(x, Tensor):
         return x.detach()
@@ -45,7 +45,9 @@ def as_floats(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tenso
 def as_finite(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tensor:
     """`as_floats` without NaN or infinity."""
     t = as_floats(x, name, ndim)
-    if not bool((t.min() > -torch.inf) & (t.max() < torch.inf)):  # a NaN spreads to both and compares false
+    if not bool(
+        (t.min() > -torch.inf) & (t.max() < torch.inf)
+    ):  # with a NaN both are NaN, which compares false
         first = int((~torch.isfinite(t)).flatten().nonzero()[0])
         raise ValueError(
             f"{name} must be finite, but entry {first} (flattened) is {t.flatten()[first].item()}"
@@ -54,12 +56,12 @@ def as_finite(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tenso
 
 
 def on_cpu(x: TensorOrArray) -> bool:
-    """Whether values can be looked at for nothing: elsewhere that would wait for the device."""
+    """Whether values can be read at once: on other devices that would wait for the device."""
     return not isinstance(x, Tensor) or x.device.type == "cpu"
 
 
 def finite_on_cpu(x: TensorOrArray, name: str, ndim: int | tuple[int, ...]) -> Tensor:
-    """`as_finite`, but for values on another device, which are not looked at."""
+    """`as_finite`, but values on other devices are not checked."""
     return as_finite(x, name, ndim) if on_cpu(x) else as_floats(x, name, ndim)
 
 
@@ -93,7 +95,7 @@ def as_correct(
 
 
 def as_counts(counts: TensorOrArray | None, length: int) -> Int[Tensor, "*draws batch"]:
-    """How often each example occurs, on the CPU: once where nothing is said."""
+    """How often each example occurs, on the CPU; once by default."""
     if counts is None:
         return torch.ones(length, dtype=torch.int64)
     t = as_tensor(counts, "counts")

@@ -1,4 +1,4 @@
-"""The order statistic behind every guarantee, and how many items it needs."""
+"""The order statistic on which every guarantee rests, and how many items it needs."""
 
 import math
 from numbers import Real
@@ -14,7 +14,7 @@ _ROUNDING = 1e-9
 
 
 def checked_share(value: float, name: str) -> float:
-    """A share strictly between 0 and 1; a tensor or array of one number and no axis will do."""
+    """A share strictly between 0 and 1; it may be a tensor or array with one number and no axis."""
     plain: Any = value
     if isinstance(plain, Tensor | np.ndarray) and plain.ndim == 0:
         plain = plain.item()

@@ -5,17 +5,17 @@ j-th best relevant item:
 
     AP@R = (1/R) Σⱼ [rankⱼ ≤ R] j/rankⱼ,   R-precision = (1/R) Σⱼ [rankⱼ ≤ R],   Recall@k = [rank₁ ≤ k].
 
-Ties count against the query: rankⱼ = j + the number of other items at least as near. An embedding collapsed
-to a point therefore scores 0, and no value depends on the order of the examples. Similarities that agree
-to within the rounding of the inner product (4 ε ‖f‖‖f'‖) are ties.
+Ties count against the query: rankⱼ = j + the number of other items that are at least as near. So an embedding
+that has collapsed to a point scores 0, and no value depends on the order of the examples. Similarities that
+agree to within the rounding of the inner product (4 ε ‖f‖‖f'‖) are ties.
 
-A query without a relevant item (a class of one member; a class the gallery lacks) has no AP: it is NaN per
-query and left out of every mean.
+A query without a relevant item (a class with one member, or a class that the gallery does not have) has no
+AP: its value is NaN, and it is left out of every mean.
 
-So only the places of relevant items are needed, not a sorted gallery. Items are scored by one gemm per
-block; the R-th best of the maxima of strided groups bounds the R-th best item from below; the few groups
-that reach the bound are opened, and what is found there is counted against the relevant items. The extra
-memory is bounded, whatever N.
+Only the places of relevant items are needed, not a sorted gallery. Items are scored by one gemm for each
+block. The R-th best of the maxima of strided groups is a lower bound for the R-th best item. Only the few
+groups that reach this bound are searched, and the items found there are counted against the relevant items.
+The extra memory does not depend on N.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,10 +32,10 @@ from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 
-_BLOCK = 1 << 22  # scores of a strip of queries
+_BLOCK = 1 << 22  # the most scores of a strip of queries
 _GROUP = 16  # items that share a maximum
-_TILE = 512  # queries of a strip whose inner products serve twice
-_WAITING_BYTES = 13 << 26  # bytes of them that may wait for their second use
+_TILE = 512  # queries of a strip, if its inner products are used twice
+_WAITING_BYTES = 13 << 26  # the most bytes of inner products that wait for their second use
 
 
 @final
@@ -52,8 +52,8 @@ class Retrieval:
     precision: Float[Tensor, " queries"]
     """R-precision of each query; NaN where nothing is relevant."""
     first_rank: Float[Tensor, " queries"]
-    """Place of the best relevant item, exact up to the largest of R and k, infinite beyond; NaN if there is
-    none.
+    """The place of the best relevant item: exact up to the largest of R and k, infinite above; NaN if there
+    is no relevant item.
     """
 
 
@@ -88,7 +88,9 @@ def retrieval(
         asked, asked_labels = asked.to(gallery), asked_labels.to(gallery.device)
     classes, ids = torch.unique(torch.cat([labels, asked_labels]), return_inverse=True)
     ids, asked_ids = ids[: len(labels)], ids[len(labels) :]
-    order = torch.bincount(ids, minlength=len(classes))[asked_ids].argsort()  # queries of like R together
+    order = torch.bincount(ids, minlength=len(classes))[
+        asked_ids
+    ].argsort()  # queries with similar R together
     asked_ids, asked_order = asked_ids[order], geometry.ranking(asked[order])
     items = asked_order if queries is None else geometry.ranking(gallery)
     members = _Members(asked_ids if queries is None else ids, asked_ids, len(classes), own=queries is None)
@@ -138,7 +140,7 @@ def expected_retrieval(
 
 
 class _Members:
-    """Who is relevant to whom."""
+    """Which items are relevant to each query."""
 
     def __init__(self, items: Int[Tensor, " n"], asked: Int[Tensor, " m"], classes: int, own: bool) -> None:
         self.items, self.asked, self.own = items, asked, own
@@ -195,8 +197,8 @@ def _inner_products(
     kept: dict[tuple[int, int], Tensor],
     out: Float[Tensor, "m n"],
 ) -> None:
-    """A strip of the Gram matrix: what earlier strips have left, the rest computed, and its mirror image
-    kept.
+    """A strip of the Gram matrix: a part is left from earlier strips, the rest is computed and kept for later
+    ones.
 
     At most a quarter of the matrix is held at a time.
     """
@@ -232,7 +234,7 @@ def _places(
         S.scatter_(1, block[:, None], -torch.inf)
     most = int(R.max())
     P = P.sort(1, descending=True).values[:, :most]
-    # Nothing below the R-th best can matter, nor what lies below the last relevant item that does.
+    # Items below the R-th best do not matter, nor do items below the last relevant item that counts.
     maxima = S.view(len(S), _GROUP, -1).amax(1)
     bound = _lower_bound(S, maxima, R) - ε * (own_norm * norms.max() + bias.abs().max())
     bound = torch.where(bound[:, None] <= P, P, torch.inf).amin(1)

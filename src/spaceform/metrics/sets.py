@@ -1,4 +1,4 @@
-"""How good are sets of classes? How often they hold the true one, and how large they are."""
+"""How good sets of classes are: how often they hold the true class, and how large they are."""
 
 import torch
 from jaxtyping import Bool, Float

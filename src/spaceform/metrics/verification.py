@@ -21,7 +21,7 @@ __all__ = ["DetCurve", "accept_threshold", "cllr", "det_curve", "eer", "min_cllr
 
 
 class DetCurve(NamedTuple):
-    """The two error rates at every threshold, from the strictest down; the first accepts nothing."""
+    """The two error rates at every threshold, from the strictest down; at the first none is accepted."""
 
     false_accept: Float[Tensor, " points"]
     false_reject: Float[Tensor, " points"]
@@ -44,8 +44,8 @@ def det_curve(score: TensorOrArray, same: TensorOrArray) -> DetCurve:
 def eer(score: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
     """Equal error rate: where false accepts and false rejects are equally frequent.
 
-    The curve is a polygon: between two thresholds it is a straight line, which is what accepting a part of
-    the equal scores at random gives.
+    The curve is a polygon: between two thresholds it is a straight line, since a random part of equal scores
+    may be accepted.
     """
     accept, reject, _ = det_curve(score, same)
     gap = accept - reject  # rises from −1 to 1
@@ -90,8 +90,8 @@ def cllr(log_ratio: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
 def min_cllr(score: TensorOrArray, same: TensorOrArray) -> Float[Tensor, ""]:
     """The least Cllr that a non-decreasing function of the score has: what calibration could not improve.
 
-    Pool adjacent violators gives the share of same pairs as a function of the score, and with it the best
-    ratio. The difference of `cllr` and this is what is lost by calibration.
+    Pool adjacent violators gives the share of same pairs as a function of the score, and so the best ratio.
+    `cllr` less this value is the loss by wrong calibration.
     """
     s, one = _pairs(score, same)
     p = torch.from_numpy(pool_adjacent_violators(s.numpy(), one.numpy()).values(s.numpy()))

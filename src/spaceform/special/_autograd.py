@@ -1,4 +1,4 @@
-"""What autograd functions by hand share: what they keep for the backward pass, and how they refuse one."""
+"""What our autograd functions share: what they keep for the backward pass, how they refuse a derivative."""
 
 import functools
 import inspect
@@ -14,9 +14,9 @@ _SECOND = "this function has no second derivative: leave out create_graph=True"
 
 
 def known_signature(function: Any) -> Any:
-    """An autograd.Function as it is: torch asks for the signature of `forward` at every call.
+    """The same autograd.Function with a stored signature: torch asks for that of `forward` at every call.
 
-    To find it anew takes a third of the time of a call on a hundred numbers.
+    To find it takes a third of the time of a call on a hundred numbers.
     """
     function.forward.__signature__ = inspect.signature(function.forward)
     return function
@@ -35,7 +35,7 @@ class KeepingInputs(torch.autograd.Function):
 
 @final
 class _Refusal(torch.autograd.Function):
-    """A value as it is, with an edge to all that it depends on; no derivative."""
+    """The same value, with an edge to everything that it depends on, and without a derivative."""
 
     generate_vmap_rule = True
 
@@ -53,7 +53,9 @@ class _Refusal(torch.autograd.Function):
 
 
 def refuse_gradient(value: Tensor, sentence: str, *sources: Tensor) -> Tensor:
-    """The value, without a derivative by what it was made of: asking for one raises the sentence."""
+    """The value, without a derivative by what it was made from: to ask for one raises an error with
+    `sentence`.
+    """
     owed = [t for t in sources if t.requires_grad]
     if not owed or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return value
@@ -63,8 +65,8 @@ def refuse_gradient(value: Tensor, sentence: str, *sources: Tensor) -> Tensor:
 def first_order(backward: Backward) -> Backward:
     """`once_differentiable` that refuses a second derivative on every path.
 
-    torch's own leaves no edge from a gradient to the saved tensors: what the second derivative owes to these
-    would be missing without a word where the rest of it comes another way. `backward` returns a tuple.
+    torch's own version leaves no edge from a gradient to the saved tensors. If a second derivative also comes
+    by another way, the part from these tensors would be missing without an error. `backward` returns a tuple.
     """
     once = once_differentiable(backward)
 

@@ -1,4 +1,4 @@
-"""Precision that reductions need, whatever autocast says."""
+"""The precision that reductions need, whatever autocast says."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ _AS_IT_IS = contextlib.nullcontext()
 
 
 def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Leaves autocast, if it is on: reductions need float32."""
+    """A context without autocast: reductions need float32."""
     if z.is_cpu and not torch.is_autocast_enabled("cpu"):
         return _AS_IT_IS
     device = z.device.type

@@ -114,7 +114,8 @@ def bregman(x: Tensor, other: Tensor, order: float) -> Tensor:
 def difference_and_weight(squared: Tensor, delta: Tensor, order: float) -> tuple[Tensor, Tensor]:
     """With k₁² = squared and k₂² = k₁² + δ: log C_n(k₁) − log C_n(k₂), and A(k₂)/k₂; shapes broadcast.
 
-    The gradient of the first is half the second for δ, and the second times the vector for one of length k₂.
+    The gradient of the first in δ is half the second; in a vector of length k₂ it is the second times the
+    vector.
     """
     tb = table(order, delta.dtype)
     a = tb.a
@@ -130,6 +131,6 @@ def _difference(delta: Tensor, s1: Tensor, s2: Tensor, order: float) -> tuple[Te
     a = tb.a
     t1, t2 = (2 * a / s1).sub_(1), (2 * a / s2).sub_(1)
     step = delta / (s1 + s2)  # s₂ − s₁
-    # −1 would be reached only where the logarithm is far below the rounding of the step itself.
+    # It would reach −1 only if the logarithm were far smaller than the rounding of the step.
     log = (step / (s1 + a)).clamp_min_(torch.finfo(delta.dtype).eps - 1).log1p_()
     return step.sub_(log, alpha=order + 0.5).add_(horner(tb.g, t2).sub_(horner(tb.g, t1))), t2

@@ -31,7 +31,7 @@ def is_plain(t: Tensor) -> bool:
 
 def _horner_in_one_pass_a_power(coefficients: Coefficients, t: Tensor) -> Tensor:
     *low, _ = numbers(coefficients, t.dtype)
-    # Where two of three operands are single numbers, addcmul is not vectorised: so the first step is `add`.
+    # With two single numbers among its operands, addcmul is not vectorised: so the first step is `add`.
     total = torch.add(low.pop(), t, alpha=coefficients[-1])
     for c in reversed(low):
         torch.addcmul(c, total, t, out=total)
@@ -40,8 +40,8 @@ def _horner_in_one_pass_a_power(coefficients: Coefficients, t: Tensor) -> Tensor
 
 @cache
 def numbers(coefficients: Coefficients, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Each as a tensor of no dimension."""
-    # What is kept between calls must not belong to a mode that is on during this one.
+    """Each coefficient as a tensor without dimensions."""
+    # Tensors that are kept between calls must not belong to a mode that is on during this call.
     with torch.inference_mode(False):
         return torch.tensor(coefficients, dtype=dtype, device="cpu").unbind()
 

@@ -1,6 +1,6 @@
-"""Coefficients of the exact special functions: polynomials for each order, found when first asked for.
+"""Coefficients of the exact special functions: polynomials for each order, computed at the first use.
 
-With s = √(a² + κ²), d = s − a and p = a/s, everything that is asked of I_v is elementary but for a smooth
+With s = √(a² + κ²), d = s − a and p = a/s, everything that is needed of I_v is elementary, except one smooth
 function of p on [0, 1], where κ = 0 is p = 1 and κ = ∞ is p = 0:
 
     log F_v = log(Γ(v+1) (2/κ)^v I_v(κ)) = d (1 + H(p)/s) − (v + ½) log(1 + d/2a), and G = H d/s
@@ -47,11 +47,11 @@ class OrderConstants(NamedTuple):
 
 
 def table(order: float, dtype: torch.dtype) -> OrderConstants:
-    """The table for an order, cut to the precision of a dtype; found once and kept."""
+    """The table for an order, cut to the precision of a dtype; computed once and kept."""
     return _cut(order, 4e-16 if dtype == torch.float64 else 3e-8)
 
 
-# What torch.compiler.assume_constant_result sets; calling that imports the whole compiler: seconds.
+# What torch.compiler.assume_constant_result sets; to call that imports the whole compiler: seconds.
 table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -80,7 +80,7 @@ def _expand(order: float) -> tuple[float, float, float, tuple[np.ndarray, ...]]:
         log_gamma = _log_gamma(v)
         nodes = [(1 + cosine[2 * j + 1]) / 2 for j in range(size)]
         columns = zip(*(_smooth_parts(v, Decimal(a), log_gamma, p) for p in nodes), strict=True)
-        # In decimals too: the noise of a float transform would hide where the coefficients end.
+        # Also in decimals: the noise of a float transform would hide where the coefficients end.
         expansions = tuple(
             [sum(f * cosine[k * (2 * j + 1) % (4 * size)] for j, f in enumerate(column)) for k in range(size)]
             for column in columns
