@@ -166,7 +166,7 @@ def answers() -> Lines:
     lines.append(["How large are the differences in practice?", _spread(found)])
     if found.enough:
         lines.append(["Is a head of another geometry better than plain softmax?", _better(found)])
-        lines.append(["Can the winner be foretold?", _foretold(found)])
+        lines.append(["Can the winner be predicted?", _foretold(found)])
     else:
         lines.append(["What holds over all sets?", f"{ENOUGH} sets are needed to say it"])
     lines.append(["What does the quick answer give up?", _quick(found.given_up)])

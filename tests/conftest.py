@@ -68,13 +68,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A short run on digits of every head, evaluated; tests that change one copy it first."""
     from short_runs import SHIPPED
     from spaceform.run.evaluate import evaluate
-    from spaceform.run.recipe import load
+    from spaceform.run.recipe import load_recipe
     from spaceform.run.train import train
 
     folder = tmp_path_factory.mktemp("runs")
     short = ("budget.epochs=1", "budget.episodes=5", "net.hidden=16", "net.dim=32")
     for head in SHIPPED:
-        train(load(f"digits/{head}", short), folder / head, accelerator="cpu")
+        train(load_recipe(f"digits/{head}", short), folder / head, accelerator="cpu")
         evaluate(folder / head)
     return {path.name: path for path in folder.iterdir()}
 
@@ -92,7 +92,7 @@ def real_data() -> str:
 def import_unhooked() -> Callable[[str], ModuleType]:
     """Imports a second copy of a module without the shape checks, whose wrappers torch cannot trace."""
 
-    def load(wanted: str) -> ModuleType:
+    def load_recipe(wanted: str) -> ModuleType:
         with pytest.MonkeyPatch.context() as patch:
             for name in [name for name in sys.modules if name.partition(".")[0] == "spaceform"]:
                 patch.delitem(sys.modules, name)
@@ -100,7 +100,7 @@ def import_unhooked() -> Callable[[str], ModuleType]:
             patch.setattr(sys, "meta_path", kept)
             return importlib.import_module(wanted)
 
-    return load
+    return load_recipe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

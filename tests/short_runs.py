@@ -45,7 +45,7 @@ def two_processes_give_the_run_of_one(recipe: Recipe, folder: Path, **options: o
     one = train(recipe, folder / "one")
     code = f"""
         import os, signal, sys
-        from spaceform.run.recipe import load
+        from spaceform.run.recipe import load_recipe
         from spaceform.run.train import train
 
         def die(progress):
@@ -53,7 +53,7 @@ def two_processes_give_the_run_of_one(recipe: Recipe, folder: Path, **options: o
                 os.killpg(0, signal.SIGKILL)
 
         if __name__ == "__main__":
-            train(load({str(folder / "one" / "recipe.json")!r}), {str(folder / "two")!r}, devices=2,
+            train(load_recipe({str(folder / "one" / "recipe.json")!r}), {str(folder / "two")!r}, devices=2,
                   accelerator="cpu", listener=die if "die" in sys.argv else None, **{options!r})
     """
     script = folder / "two.py"
@@ -61,7 +61,7 @@ def two_processes_give_the_run_of_one(recipe: Recipe, folder: Path, **options: o
     command = [sys.executable, "-W", "ignore", str(script)]
     killed = subprocess.run([*command, "die"], capture_output=True, check=False, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert files.latest(folder / "two") is not None
+    assert files.latest_checkpoint(folder / "two") is not None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     two = Run.load(folder / "two")

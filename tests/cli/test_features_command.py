@@ -195,11 +195,11 @@ def test_photos_are_compared_by_features_and_predicted_as_they_are(call, own_cac
     from spaceform.run.train import train
     from spaceform.study.plan import Conditions, recipes
     from spaceform.verbs.photographs import Eyes, see
-    from spaceform.verbs.source import find
+    from spaceform.verbs.source import study_data
 
     folder = write_photos(tmp_path / "grain", 30)
     said: list[str] = []
-    source, _ = find(folder, tmp_path / "study")
+    source, _ = study_data(folder, tmp_path / "study")
     seen = see(source, Eyes(NET, weights), budget=None, settings={"seed": 3}, say=said.append)
     assert said[0].startswith(f"photos are seen by the frozen features of test_resnet ({weights}); heads are")
     assert seen.source.dataset.note == f"features of test_resnet, frozen ({weights})"
@@ -235,11 +235,11 @@ def test_photos_are_compared_by_features_and_predicted_as_they_are(call, own_cac
 @pytest.mark.usefixtures("no_network")
 def test_without_weights_the_user_is_told_before_a_small_net_is_trained(photos, tmp_path, monkeypatch):
     from spaceform.verbs.photographs import Eyes, see
-    from spaceform.verbs.source import find
+    from spaceform.verbs.source import study_data
 
     monkeypatch.setattr("spaceform.nets.pretrained.carried_file", lambda name: None)  # noqa: ARG005
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    source, _ = find(photos, tmp_path / "study")
+    source, _ = study_data(photos, tmp_path / "study")
     said = []
     seen = see(source, Eyes(), budget=None, settings=None, say=said.append)
     assert (seen.net, seen.source, seen.settings) == (None, source, {})
@@ -254,9 +254,9 @@ def test_finetune_and_nets_from_scratch(photos, weights, tmp_path):
     from spaceform.run.recipe import RecipeError
     from spaceform.study.plan import Conditions, recipes
     from spaceform.verbs.photographs import Eyes, see
-    from spaceform.verbs.source import find
+    from spaceform.verbs.source import study_data
 
-    source, _ = find(photos, tmp_path / "study")
+    source, _ = study_data(photos, tmp_path / "study")
     how = {"budget": None, "settings": None, "say": print}
     seen = see(source, Eyes(NET, weights, finetune=True), **how)
     assert (seen.net, seen.settings) == (NET, {"net.weights": str(weights)})
@@ -272,7 +272,7 @@ def test_finetune_and_nets_from_scratch(photos, weights, tmp_path):
         RecipeError, match="--weights are those of a pretrained net, and --net small has none"
     ):
         see(source, Eyes("small", weights), **how)
-    digits, _ = find("digits", None)
+    digits, _ = study_data("digits", None)
     with pytest.raises(RecipeError, match="--finetune is for photos, and digits is pixels"):
         see(digits, Eyes(finetune=True), **how)
 
@@ -299,11 +299,11 @@ def test_a_graph_says_how_photos_are_seen(photos, weights, tmp_path, way):
     from spaceform.run.train import train
     from spaceform.study.plan import Conditions, recipes
     from spaceform.verbs.photographs import Eyes, see
-    from spaceform.verbs.source import find
+    from spaceform.verbs.source import study_data
 
     short = {"budget.epochs": 1, "budget.episodes": 2, "budget.classes": 2, "budget.instances": 3}
     eyes = {"frozen": Eyes(NET, weights), "finetuned": Eyes(NET, weights, True), "shrunk": Eyes("small")}[way]
-    source, _ = find(photos, tmp_path / "study")
+    source, _ = study_data(photos, tmp_path / "study")
     settings = {} if way == "frozen" else short
     seen = see(source, eyes, budget=None, settings=settings, say=lambda _: None)
     conditions = Conditions(net=seen.net, settings=seen.settings)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spaceform import metrics
-from spaceform.run.recipe import PAPER, Recipe, load, replace
+from spaceform.run.recipe import PAPER, Recipe, load_recipe, replace
 from spaceform.study.folder import Job, StudyFolder
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -129,7 +129,7 @@ def make_study() -> MakeStudy:
         changes |= {} if net is None else {"net.name": net}
         if jobs is None:
             jobs = [
-                Job(f"{head}-seed{seed}", head, replace(load(f"digits/{head}"), changes, seed=seed))
+                Job(f"{head}-seed{seed}", head, replace(load_recipe(f"digits/{head}"), changes, seed=seed))
                 for head in heads
                 for seed in range(seeds)
             ]

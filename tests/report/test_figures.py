@@ -15,7 +15,7 @@ from spaceform.report.figures.figure import Figure, Panel
 from spaceform.report.looks import look
 from spaceform.report.readable import number
 from spaceform.report.records import collect
-from spaceform.run.recipe import load, replace
+from spaceform.run.recipe import load_recipe, replace
 from spaceform.study.folder import Job
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_learned_and_fixed_temperature_make_figure_5(tmp_path, make_study) -> No
     for beta in (None, 16.0, 64.0):
         for seed in range(2):
             changes = {} if beta is None else {"head.beta": beta, "head.learn_beta": False}
-            recipe = replace(load("digits/cosine"), {**changes, "net.dim": 3}, seed=seed)
+            recipe = replace(load_recipe("digits/cosine"), {**changes, "net.dim": 3}, seed=seed)
             label = "cosine" if beta is None else f"cosine β={beta:g}"
             jobs.append(Job(f"cosine-{beta}-seed{seed}", label, recipe))
     make_study(tmp_path / "s", jobs=jobs)
@@ -100,7 +100,7 @@ def test_reliability_draws_what_the_metric_bins(tmp_path, make_study, items, cou
     make_study(tmp_path / "s", heads=("vmf",), items=items)
     group = collect([tmp_path / "s"]).groups[0]
     outputs = group.shown["vmf"].outputs
-    figure = probabilities.reliability(group)
+    figure = probabilities.reliability_figure(group)
     axes = _drawn(figure)
     assert f"in {count} bins with equally many items" in figure.caption
     bins = metrics.reliability(outputs.probabilities, outputs.labels, bins=count)
@@ -115,11 +115,11 @@ def test_axes_stay_within_what_can_be_and_heads_can_be_compared(tmp_path, make_s
     make_study(tmp_path / "hard", noise=4)
     for name in ("easy", "hard"):
         group = collect([tmp_path / name]).groups[0]
-        for figure in (panels.tradeoff(group), probabilities.risk_coverage(group), panels.training(group)):
+        for figure in (panels.tradeoff(group), probabilities.risk_figure(group), panels.training(group)):
             ends = [*_drawn(figure).get_ylim()]
             assert 0 <= ends[0] < ends[1] <= 1, figure.key
         assert _drawn(panels.tradeoff(group)).get_xlim()[0] == 0
-        figure = probabilities.reliability(group)
+        figure = probabilities.reliability_figure(group)
         limits = {
             (*axes.get_xlim(), *axes.get_ylim())
             for axes in (_drawn(figure, i) for i in range(len(figure.panels)))

@@ -27,7 +27,7 @@ def study(tmp_path, make_study, monkeypatch) -> Path:
         folder.mkdir(exist_ok=True)
         (folder / f"{figure.key}.svg").write_text(figure.caption)
 
-    monkeypatch.setattr("spaceform.report.figures.figure.save", save)
+    monkeypatch.setattr("spaceform.report.figures.figure.save_figure", save)
     make_study(tmp_path / "s", heads=("cosine",), items=40)
     return tmp_path / "s"
 
@@ -39,7 +39,7 @@ def test_an_interrupt_half_way_leaves_the_old_report_or_none(study, monkeypatch,
 
     before = content(study)
     with monkeypatch.context() as patch:
-        patch.setattr("spaceform.report.tables.typeset.save", interrupted)
+        patch.setattr("spaceform.report.tables.typeset.save_table", interrupted)
         with pytest.raises(type(error)):
             report.write([study])
     assert content(study) == before
@@ -48,7 +48,7 @@ def test_an_interrupt_half_way_leaves_the_old_report_or_none(study, monkeypatch,
     before = content(study)
     (study / "runs" / "cosine-seed0" / "outputs.npz").unlink()  # a new report would be another
     with monkeypatch.context() as patch:
-        patch.setattr("spaceform.report.tables.typeset.save", interrupted)
+        patch.setattr("spaceform.report.tables.typeset.save_table", interrupted)
         with pytest.raises(type(error)):
             report.write([study])
     del before["runs/cosine-seed0/outputs.npz"]
@@ -109,7 +109,7 @@ def test_a_full_disk_and_a_read_only_folder_end_in_one_sentence(study, monkeypat
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "a file")
 
-    monkeypatch.setattr("spaceform.report.figures.figure.save", refused)
+    monkeypatch.setattr("spaceform.report.figures.figure.save_figure", refused)
     with pytest.raises(OSError, match="cannot write the report to") as caught:
         report.write([study])
     said = sentence(caught.value)

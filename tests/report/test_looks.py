@@ -18,7 +18,7 @@ from spaceform.report.looks import display, geometry_of, in_order, look
 from spaceform.report.page.page import render
 from spaceform.report.records import collect
 from spaceform.report.style import CLASS_COLORS, GEOMETRY_COLORS, OTHER_COLORS, SHADES, themes
-from spaceform.run.recipe import load, replace
+from spaceform.run.recipe import load_recipe, replace
 from spaceform.study.folder import Job
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def contents(tmp_path, make_study) -> Iterator[Contents]:
     HEADS["prototype"] = PrototypeHead
     jobs = []
     for seed in range(2):
-        recipe = replace(load("digits/vmf"), {"net.dim": 5}, seed=seed)
+        recipe = replace(load_recipe("digits/vmf"), {"net.dim": 5}, seed=seed)
         jobs.append(Job(f"vmf-seed{seed}", "vmf", recipe))
         recipe = replace(recipe, {"head.name": "prototype", "head.width": 2.0})
         jobs.append(Job(f"prototype-seed{seed}", "prototype", recipe))

@@ -138,11 +138,11 @@ def test_a_retrieval_page_and_several_data_sets(tmp_path, make_study) -> None:
 def test_the_command_writes_every_file_from_a_real_run(tmp_path) -> None:
     from spaceform.cli.app import app
     from spaceform.run.evaluate import evaluate
-    from spaceform.run.recipe import load
+    from spaceform.run.recipe import load_recipe
     from spaceform.run.train import train
 
     settings = ["budget.epochs=2", "budget.episodes=4", "net.dim=3"]
-    evaluate(train(load("digits/cosine", settings), tmp_path / "run"))
+    evaluate(train(load_recipe("digits/cosine", settings), tmp_path / "run"))
     result = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     out = tmp_path / "run" / "report"

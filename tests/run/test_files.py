@@ -33,8 +33,8 @@ def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
 
 def test_round_trip_is_exact(tmp_path):
     state = {"epoch": 3, "score": 0.1 + 0.2, "none": None, "names": ["ä", "<script>"]}
-    files.save(tmp_path, tensors(), state)
-    read, back = files.latest(tmp_path)
+    files.save_checkpoint(tmp_path, tensors(), state)
+    read, back = files.latest_checkpoint(tmp_path)
     assert back == state
     assert read.keys() == tensors().keys()
     for name, tensor in tensors().items():
@@ -43,12 +43,12 @@ def test_round_trip_is_exact(tmp_path):
 
 
 def test_nothing_there_is_none(tmp_path):
-    assert files.latest(tmp_path) is None
+    assert files.latest_checkpoint(tmp_path) is None
 
 
 def test_the_previous_one_is_kept(tmp_path):
     for epoch in range(3):
-        files.save(tmp_path, tensors(epoch), {"epoch": epoch})
+        files.save_checkpoint(tmp_path, tensors(epoch), {"epoch": epoch})
     assert files.read_tensors(tmp_path / files.CURRENT)[1] == {"epoch": 2}
     assert files.read_tensors(tmp_path / files.PREVIOUS)[1] == {"epoch": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([files.CURRENT, files.PREVIOUS])
@@ -77,8 +77,8 @@ def pickled(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [torn, flipped, other_state, foreign, pickled, lambda _: b""])
 def test_damage_is_seen_and_the_previous_used(tmp_path, damage):
-    files.save(tmp_path, tensors(0), {"epoch": 0})
-    files.save(tmp_path, tensors(1), {"epoch": 1})
+    files.save_checkpoint(tmp_path, tensors(0), {"epoch": 0})
+    files.save_checkpoint(tmp_path, tensors(1), {"epoch": 1})
     path = tmp_path / files.CURRENT
     before = path.read_bytes()
     path.write_bytes(damage(before))
@@ -86,25 +86,25 @@ def test_damage_is_seen_and_the_previous_used(tmp_path, damage):
     with pytest.raises(files.CheckpointError, match=files.CURRENT):
         files.read_tensors(path)
     with pytest.warns(UserWarning, match="set aside"):
-        read, state = files.latest(tmp_path)
+        read, state = files.latest_checkpoint(tmp_path)
     assert state == {"epoch": 0}
     assert torch.equal(read["w"], tensors(0)["w"])
-    files.save(tmp_path, tensors(2), {"epoch": 2})  # the damaged one is out of the way
+    files.save_checkpoint(tmp_path, tensors(2), {"epoch": 2})  # the damaged one is out of the way
     assert files.read_tensors(tmp_path / files.PREVIOUS)[1] == {"epoch": 0}
 
 
 def test_both_damaged_is_none(tmp_path):
-    files.save(tmp_path, tensors(0), {"epoch": 0})
-    files.save(tmp_path, tensors(1), {"epoch": 1})
+    files.save_checkpoint(tmp_path, tensors(0), {"epoch": 0})
+    files.save_checkpoint(tmp_path, tensors(1), {"epoch": 1})
     for name in (files.CURRENT, files.PREVIOUS):
         (tmp_path / name).write_bytes(b"nothing")
     with pytest.warns(UserWarning, match="set aside"):
-        assert files.latest(tmp_path) is None
+        assert files.latest_checkpoint(tmp_path) is None
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):
     """A real limit on file size, in a process of its own, stands in for the disk: a write fails half-way."""
-    files.save(tmp_path, tensors(0), {"epoch": 0})
+    files.save_checkpoint(tmp_path, tensors(0), {"epoch": 0})
     code = f"""
         import resource, signal, sys
         sys.dont_write_bytecode = True  # Python would leave a file cut short behind
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     ).stdout
     assert said.startswith(f"{errno.EFBIG} cannot write {tmp_path / files.CURRENT} (File too large)")
     assert [p.name for p in tmp_path.iterdir()] == [files.CURRENT]
-    assert files.latest(tmp_path)[1] == {"epoch": 0}
+    assert files.latest_checkpoint(tmp_path)[1] == {"epoch": 0}
     assert resource.getrlimit(resource.RLIMIT_FSIZE) != (100_000, 100_000)
 
 
@@ -172,11 +172,11 @@ def test_killed_while_saving_one_is_always_whole(tmp_path):
             os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        found = files.latest(tmp_path)
+        found = files.latest_checkpoint(tmp_path)
         if found is not None:
             read, state = found
             assert torch.equal(read["w"], torch.full((200_000,), float(state["epoch"])))
-    files.clear(tmp_path)
+    files.remove_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

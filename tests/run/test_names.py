@@ -14,7 +14,7 @@ from spaceform.run.evaluate import evaluate
 from spaceform.run.extraction import names_of
 from spaceform.run.finished import Run
 from spaceform.run.predict import predict
-from spaceform.run.recipe import load as load_recipe
+from spaceform.run.recipe import load_recipe
 from spaceform.run.train import train
 
 pytestmark = pytest.mark.slow

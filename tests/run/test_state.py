@@ -26,10 +26,10 @@ LIVES = """
     torch.set_num_threads(1)
     import spaceform.run.loop  # once, and not in every life
     from spaceform.run.evaluate import evaluate
-    from spaceform.run.recipe import load
+    from spaceform.run.recipe import load_recipe
     from spaceform.run.train import train
 
-    recipe, dice, (whole, killed) = load(sys.argv[1]), random.Random(0), map(Path, sys.argv[2:])
+    recipe, dice, (whole, killed) = load_recipe(sys.argv[1]), random.Random(0), map(Path, sys.argv[2:])
     assert "torchmetrics" not in sys.modules  # Fabric would import it, which takes a second
 
     def life(folder, seconds=0.0):
@@ -127,11 +127,11 @@ def test_sigterm_ends_all_processes(tmp_path):
         import multiprocessing
         from pathlib import Path
 
-        from spaceform.run.recipe import load
+        from spaceform.run.recipe import load_recipe
         from spaceform.run.train import train
 
         if __name__ == "__main__":
-            recipe = load(Path({str(tmp_path / "recipe.json")!r}))
+            recipe = load_recipe(Path({str(tmp_path / "recipe.json")!r}))
             try:
                 train(recipe, Path({str(tmp_path / "run")!r}), accelerator="cpu", devices=2)
             except KeyboardInterrupt:
@@ -154,7 +154,7 @@ def test_sigterm_ends_all_processes(tmp_path):
     out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (0, "stopped 0\n"), err
     assert "Traceback" not in err
-    assert files.latest(tmp_path / "run") is not None
+    assert files.latest_checkpoint(tmp_path / "run") is not None
 
 
 def test_sigterm_is_left_to_whoever_handles_it(tmp_path):

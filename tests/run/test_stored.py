@@ -202,12 +202,12 @@ def test_pairs_that_cannot_be_read_are_told(tmp_path, damage):
 @pytest.mark.parametrize("text", ["data = " + "[" * 50_000, "[" * 50_000, "[1, 2]"])
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
 def test_a_deep_recipe_is_refused(tmp_path, text, suffix):
-    from spaceform.run.recipe import load
+    from spaceform.run.recipe import load_recipe
 
     path = tmp_path / f"mine{suffix}"
     path.write_text(text)
     with pytest.raises(RecipeError, match=rf"mine{suffix} cannot be read as a recipe"):
-        load(path)
+        load_recipe(path)
 
 
 @pytest.mark.parametrize("key", ["net.dim", "net.hidden", "budget.episodes"])

@@ -313,7 +313,7 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint
     passes = -(-len(material(recipe).split.train) // 30)
     with pytest.raises(Diverged, match=r"not finite in epoch 1, step 2; try a lower optim.lr \(it is 0.1\)"):
         train(recipe, tmp_path / "run", net=Breaks(passes + 4 + 2))
-    _, state = files.latest(tmp_path / "run")
+    _, state = files.latest_checkpoint(tmp_path / "run")
     assert state["epoch"] == 1
     assert not (tmp_path / "run" / "result.json").exists()
 

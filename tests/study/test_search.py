@@ -7,7 +7,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from spaceform.run.recipe import PAPER, QUICK, RecipeError, flatten, load, replace
+from spaceform.run.recipe import PAPER, QUICK, RecipeError, flatten, load_recipe, replace
 from spaceform.study.optuna_search import _open as open_study
 from spaceform.study.optuna_search import search_head, standing, to_toml, trials_of
 from spaceform.study.optuna_space import RATES, ranges_of, starting_point
@@ -24,7 +24,7 @@ def test_a_recipe_survives_toml(tmp_path):
         odd = replace(recipe, {"data.name": 'a "b" \\ ü', "seed": 7, "optim.weight_decay": 1e-05})
         path = tmp_path / f"{name.replace('/', '-')}.toml"
         path.write_text(to_toml(odd), "utf-8")
-        assert load(path) == odd
+        assert load_recipe(path) == odd
 
 
 @pytest.mark.parametrize("head", ["standard", "hyperbolic", "cosine", "arcface", "vmf", "power_spherical"])
@@ -77,7 +77,7 @@ def test_search_continues_and_ends_at_the_best(tmp_path):
     finished = [t.value for t in again.trials if t.state == TrialState.COMPLETE]
     assert finished
     assert again.best_value == max(finished)
-    assert load(tmp_path / "cosine.toml") == best
+    assert load_recipe(tmp_path / "cosine.toml") == best
     assert best.data == RECIPE.data
     assert not list((tmp_path / "trials").iterdir())
     assert not list(tmp_path.rglob("metrics.json"))

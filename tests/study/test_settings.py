@@ -7,8 +7,7 @@ import spaceform
 from spaceform.data import load
 from spaceform.run.feature_run import FeatureRun, candidate_of
 from spaceform.run.material import material
-from spaceform.run.recipe import PAPER, RecipeError, flatten, replace
-from spaceform.run.recipe import load as load_recipe
+from spaceform.run.recipe import PAPER, RecipeError, flatten, load_recipe, replace
 from spaceform.run.train import train
 from spaceform.study.feature_search import search_one, trials_of
 from spaceform.study.folder import Job

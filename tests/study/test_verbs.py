@@ -14,7 +14,7 @@ from spaceform.study.folder import Failure, StudyFolder
 from spaceform.study.optuna_search import SearchError
 from spaceform.study.place import Event, Watcher, accelerator, decoding_processes, perform, unwatched
 from spaceform.study.processes import Processes
-from spaceform.verbs.source import find
+from spaceform.verbs.source import study_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lasting_processes")]
 
@@ -128,9 +128,9 @@ def test_data_is_a_name_a_path_a_data_set_or_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     digits = data.load("digits")
     for given in ("digits", digits):
-        source, folder = find(given, None)
+        source, folder = study_data(given, None)
         assert (source.name, folder, dict(source.arrays)) == ("digits", Path("spaceform-digits"), {})
-    source, folder = find(arrays(), "here")
+    source, folder = study_data(arrays(), "here")
     assert (source.name, folder) == ("here/data.npz", Path("here"))
     assert source.dataset.classes == ("a", "b", "c")
     kept = data.Dataset(
@@ -141,18 +141,18 @@ def test_data_is_a_name_a_path_a_data_set_or_arrays(tmp_path, monkeypatch):
         groups=torch.arange(8) // 2,
         official=data.Split(torch.arange(4), torch.tensor([4, 5]), torch.tensor([6, 7])),
     )
-    source, _ = find(kept, "there", "-search")
+    source, _ = study_data(kept, "there", "-search")
     assert source.dataset.content == kept.content
-    assert find(kept, None, "-search")[1] == Path("spaceform-arrays-search")
+    assert study_data(kept, None, "-search")[1] == Path("spaceform-arrays-search")
     pixels = data.Dataset("drawn", ("x", "y"), torch.arange(4) % 2, torch.zeros(4, 1, 8, 8).byte())
     with pytest.raises(RecipeError, match="the pixels of 'drawn' cannot be kept"):
-        find(pixels, None)
+        study_data(pixels, None)
     with pytest.raises(RecipeError, match=r"a Dataset or the arrays \(X, y\); got 3 things"):
-        find((1, 2, 3), None)
+        study_data((1, 2, 3), None)
     X, y = arrays()
     X[3] = np.nan
     with pytest.raises(ValueError, match="X in the arrays has 1 row with NaN"):
-        find((X, y), None)
+        study_data((X, y), None)
 
 
 def test_workers_and_the_device_reach_every_run(tmp_path, monkeypatch):

@@ -46,9 +46,9 @@ def data_check(
     photos: Annotated[bool, typer.Option(help="Also decode every photo.")] = False,
 ) -> None:
     """Verify checksums, counts, and that `compare` takes the data; exits 1 where something is wrong."""
-    from spaceform.verbs.check import check
+    from spaceform.verbs.check import check_data
 
-    checks = check(what, label=label, text=text, photos=photos)
+    checks = check_data(what, label=label, text=text, photos=photos)
     for found in checks:
         typer.echo(f"{'ok   ' if found.ok else 'WRONG'} {found.what}: {found.detail}")
     if not all(found.ok for found in checks):

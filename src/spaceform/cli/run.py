@@ -79,13 +79,13 @@ def train(
     """
     from spaceform.cli.endings import trained
     from spaceform.run.progress import ProgressPrinter
-    from spaceform.run.recipe import load
+    from spaceform.run.recipe import load_recipe
     from spaceform.run.train import train as run_training
 
     again = (out / "result.json").exists()
     with ProgressPrinter(verbosity.progress_file(), every=verbosity.seconds_between(5.0)) as printer:
         run = run_training(
-            load(recipe, settings or ()),
+            load_recipe(recipe, settings or ()),
             out,
             devices=devices,
             nodes=nodes,

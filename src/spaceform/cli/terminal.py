@@ -21,7 +21,7 @@ from spaceform.study.folder import RunStatus
 from spaceform.study.place import Event
 from spaceform.study.published import Pair
 
-_GAP = 2
+_COLUMN_GAP = 2
 _COLOUR = {
     "finished": "green",
     "failed": "red",
@@ -216,7 +216,7 @@ def print_results(results: summary.Results, said: Iterable[str]) -> None:
     }
     head = max(len("head"), *map(len, labels))
     for part in _parts(results.measures, widths, console.width - head):
-        shown = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        shown = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0))
         shown.add_column("head", no_wrap=True)
         for measure in part:
             title = " ".join(_title(measure))
@@ -251,7 +251,7 @@ def _parts(
     for count in range(1, len(columns)):
         size = ceil(len(columns) / count)
         parts = [list(columns[i : i + size]) for i in range(0, len(columns), size)]
-        if all(sum(widths[measure] + _GAP for measure in part) <= room for part in parts):
+        if all(sum(widths[measure] + _COLUMN_GAP for measure in part) <= room for part in parts):
             return parts
     return [[measure] for measure in columns]
 

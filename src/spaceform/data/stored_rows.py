@@ -25,9 +25,9 @@ WINDOW = 1024
 LARGEST = 1e18
 """The largest feature: float32 holds its square, which every net needs."""
 
-_BLOCK, _MOST_ROWS = 2**16, 64
+_BLOCK_BYTES, _MOST_ROWS = 2**16, 64
 """The most bytes and the most rows of a block: a window has 64 MiB or less."""
-_GAP, _SPAN = 2**14, 2**21
+_READ_OVER, _SPAN = 2**14, 2**21
 """Gaps up to this many bytes are read and dropped, not jumped over; and about how many bytes one read has."""
 _SAMPLED = 256
 """How many rows the digest looks at."""
@@ -129,7 +129,7 @@ class StoredRows:
         if sum(sizes) != len(self):
             raise ValueError(f"the batches have {sum(sizes):,} rows in all, and there are {len(self):,}")
         order, held, rows = deque(sizes), torch.empty(0, dtype=torch.int64), torch.empty(0, self._dim)
-        width = max(1, min(_MOST_ROWS, _BLOCK // (4 * self._dim))) if block is None else block
+        width = max(1, min(_MOST_ROWS, _BLOCK_BYTES // (4 * self._dim))) if block is None else block
         blocks = torch.arange(len(self)).split(width)
         for places in torch.randperm(len(blocks), generator=generator).split(window):
             numbers = self._as_on_disk(torch.cat([blocks[i] for i in places.tolist()]))
@@ -181,7 +181,7 @@ class StoredRows:
         if not len(rows):
             return
         width = 4 * self._dim
-        jump = np.diff(rows) > max(1, _GAP // width)
+        jump = np.diff(rows) > max(1, _READ_OVER // width)
         jump |= np.diff(rows // max(1, _SPAN // width)) != 0
         jump |= np.diff(np.searchsorted(self._starts, rows, side="right")) != 0
         ends = [*(np.flatnonzero(jump) + 1).tolist(), len(rows)]

@@ -30,7 +30,7 @@ from spaceform.special import (
 )
 from spaceform.special.functions import MeanResultantLength
 
-_MOST = 1e8
+_LARGEST = 1e8
 """The largest concentration that is supported."""
 
 
@@ -196,10 +196,10 @@ class VonMisesFisher(SymmetricDistribution):
             none, first.to(mean.dtype), mean / torch.where(none[..., 0], 1.0, length)[..., None]
         )
         concentration = concentration_from_mean_resultant_length(length.clamp(max=1), mean.shape[-1])
-        if not (concentration.detach() <= _MOST).all():
+        if not (concentration.detach() <= _LARGEST).all():
             raise ValueError(
-                f"value must hold directions that differ: their concentration exceeds {_MOST:g}, the largest "
-                f"supported; give more samples, or choose one yourself, VonMisesFisher(loc, {_MOST:g})"
+                f"value must hold directions that differ: their concentration exceeds {_LARGEST:g}, the "
+                f"largest supported; give more samples, or choose one yourself, VonMisesFisher(loc, {_LARGEST:g})"
             )
         return cls(loc.to(value.dtype), concentration.to(value.dtype))
 

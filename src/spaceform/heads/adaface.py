@@ -22,7 +22,7 @@ from spaceform.heads.class_weights import Init
 from spaceform.heads.declaration import LogUniform, Start
 from spaceform.heads.margins import MarginHead, check_angle
 
-_WIDE = (torch.float32, torch.float64)
+_WIDE_TYPES = (torch.float32, torch.float64)
 """The types that can hold any norm up to `LONGEST`."""
 _NARROWEST = 1e-12
 """The smallest deviation of norms that is used."""
@@ -118,7 +118,7 @@ class AdaFaceHead(MarginHead):
         self, z: Float[Tensor, "batch dim"], plain: Float[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch 1"]:
         """‖z‖, at most as large as the running mean can be."""
-        if plain is not None and self.norm_mean.dtype in _WIDE:
+        if plain is not None and self.norm_mean.dtype in _WIDE_TYPES:
             return plain.unsqueeze(1)
         longest = min(LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
         # In float64 no square of a float32 overflows; Apple's GPUs have no float64.

@@ -17,7 +17,7 @@ from spaceform.special._precision import no_autocast
 DRAWS = 64
 """How many fixed draws a stochastic head's prediction has, unless its `draws` is set."""
 # Numbers in a block of examples (its draws times its classes): 4 MiB in single precision.
-_BLOCK = 2**20
+_BLOCK_NUMBERS = 2**20
 _NO_GRADIENT = "random draws of a prediction have no gradient: leave out the generator to use the fixed ones"
 
 
@@ -101,7 +101,7 @@ class StochasticHead(Head):
         self, mean: Callable[[Tensor], Tensor], z: Float[Tensor, "batch dim"], generator: Generator | None
     ) -> Float[Tensor, "batch classes"]:
         # In blocks: the logits of all draws would not fit into the cache. A graph does not need this.
-        rows = max(1, _BLOCK // (self._draws * self.num_classes))
+        rows = max(1, _BLOCK_NUMBERS // (self._draws * self.num_classes))
         if generator is not None or torch.compiler.is_compiling() or len(z) <= rows:
             return super()._over_draws(mean, z, generator)
         z = self._promote(self._checked(z))

@@ -15,7 +15,7 @@ from spaceform.metrics.inputs import (
     as_floats,
     as_labels,
     as_probs,
-    predicted,
+    predicted_class,
 )
 
 __all__ = ["accuracy", "brier", "mean", "nll"]
@@ -35,7 +35,7 @@ def accuracy(
     first counts.
     """
     s = as_finite(scores, "scores", 2)
-    right = predicted(s) == as_labels(y, "y", *s.shape).to(s.device)
+    right = predicted_class(s) == as_labels(y, "y", *s.shape).to(s.device)
     return mean(right.double(), counts=counts)
 
 

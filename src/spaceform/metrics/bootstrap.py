@@ -14,7 +14,7 @@ __all__ = ["Interval", "bootstrap"]
 
 IntervalMethod = Literal["percentile", "basic"]
 
-_BLOCK = 1 << 21  # the most counts in memory at a time
+_MOST_COUNTS = 1 << 21  # the most counts in memory at a time
 
 
 class Interval(NamedTuple):
@@ -59,7 +59,7 @@ def bootstrap(
         raise ValueError(f"unknown method {method!r}; choose from {', '.join(get_args(IntervalMethod))}")
 
     estimate = float(metric(*tensors))
-    block = max(1, _BLOCK // N)
+    block = max(1, _MOST_COUNTS // N)
     values: list[Tensor] = []
     for start in range(0, n, block):
         drawn = torch.randint(N, (min(block, n - start), N), generator=generator)

@@ -14,7 +14,7 @@ from spaceform.metrics.retrieval import Retrieval
 
 __all__ = ["few_shot_accuracy", "r_auroc"]
 
-_BLOCK = 1 << 22  # numbers held at a time
+_MOST_NUMBERS = 1 << 22  # numbers held at a time
 
 
 def r_auroc(confidence: TensorOrArray, found: Retrieval) -> Float[Tensor, ""]:
@@ -60,7 +60,7 @@ def few_shot_accuracy(
         if value < bound:
             raise ValueError(f"{name} must be at least {bound}, got {value}")
     members = _members(labels, ways, shots + queries)
-    rows = max(1, _BLOCK // max(members.numel(), ways * ways * queries * x.shape[1]))
+    rows = max(1, _MOST_NUMBERS // max(members.numel(), ways * ways * queries * x.shape[1]))
     right = torch.cat(
         [
             _episodes(x, members, geometry, ways, shots, queries, min(rows, episodes - start), generator)

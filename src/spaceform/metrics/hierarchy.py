@@ -14,7 +14,7 @@ from spaceform.metrics.inputs import (
     as_labels,
     as_probs,
     as_tensor,
-    predicted,
+    predicted_class,
 )
 
 __all__ = ["expected_tree_distance", "mistake_distance", "tree_distances"]
@@ -53,8 +53,8 @@ def mistake_distance(
     """
     s = as_finite(scores, "scores", 2)
     labels = as_labels(y, "y", *s.shape)
-    found = _distances(distances, s.shape[1])[predicted(s).cpu(), labels.cpu()]
-    wrong = predicted(s).cpu() != labels.cpu()
+    found = _distances(distances, s.shape[1])[predicted_class(s).cpu(), labels.cpu()]
+    wrong = predicted_class(s).cpu() != labels.cpu()
     n = as_counts(counts, len(labels)).double() * wrong
     return n @ found / n.sum(-1)
 

@@ -131,7 +131,7 @@ def as_probs(probs: TensorOrArray, name: str = "probs") -> Float[Tensor, "batch 
     return p
 
 
-def predicted(scores: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
+def predicted_class(scores: Float[Tensor, "batch classes"]) -> Int[Tensor, " batch"]:
     """The first of the largest entries of each row."""
     if scores.device.type == "cpu":
         return torch.from_numpy(scores.numpy().argmax(-1))  # four times as fast as torch.argmax
@@ -142,6 +142,6 @@ def top_label(
     probs: Float[Tensor, "batch classes"], y: Int[Tensor, " batch"]
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
     """Confidence of the predicted class and whether it is right, on the CPU."""
-    guess = predicted(probs)
+    guess = predicted_class(probs)
     confidence = probs.gather(-1, guess[:, None]).squeeze(-1)
     return confidence.cpu(), (guess == y.to(guess.device)).cpu()

@@ -32,7 +32,7 @@ from spaceform.metrics.inputs import TensorOrArray, as_finite, as_labels
 
 __all__ = ["Retrieval", "expected_retrieval", "map_at_r", "retrieval"]
 
-_BLOCK = 1 << 22  # the most scores of a strip of queries
+_STRIP_SCORES = 1 << 22  # the most scores of a strip of queries
 _GROUP = 16  # items that share a maximum
 _TILE = 512  # queries of a strip, if its inner products are used twice
 _WAITING_BYTES = 13 << 26  # the most bytes of inner products that wait for their second use
@@ -166,7 +166,7 @@ def _search(asked: Ranking, items: Ranking, members: _Members, farthest: int) ->
     N, features = len(items), items.features
     out = torch.full((3, len(asked)), torch.nan, dtype=torch.float64, device=features.device)
     mirrored = members.own and N * N * features.element_size() // 4 <= _WAITING_BYTES
-    rows = _TILE if mirrored else max(1, min(1024, _BLOCK // N))
+    rows = _TILE if mirrored else max(1, min(1024, _STRIP_SCORES // N))
     width = -(-N // _GROUP) * _GROUP
     scores = features.new_full((min(rows, len(asked)), width), -torch.inf)
     norms = torch.linalg.vector_norm(features, dim=-1)

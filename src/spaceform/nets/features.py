@@ -19,7 +19,7 @@ noise.
 _SOFT = 3.0
 """The soft bound of standardised features, if they are also given in pieces."""
 
-_FARTHEST = 1e15
+_LARGEST_STANDARDISED = 1e15
 """The largest standardised feature: squares of much larger numbers overflow in float32."""
 
 _ROUNDS = 20
@@ -136,7 +136,7 @@ class Standardised(nn.Module):
         return self
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
-        return ((x - self.mean) * self.inverse).clamp(-_FARTHEST, _FARTHEST)
+        return ((x - self.mean) * self.inverse).clamp(-_LARGEST_STANDARDISED, _LARGEST_STANDARDISED)
 
 
 @final

@@ -11,7 +11,7 @@ from spaceform.report.contents import compute
 from spaceform.report.figures import figure
 from spaceform.report.page.page import render
 from spaceform.report.records import collect
-from spaceform.report.replacing import FIGURES, PAGE, TABLES, replaced_whole
+from spaceform.report.replacing import FIGURES_FOLDER, PAGE, TABLES_FOLDER, replaced_whole
 from spaceform.report.tables import typeset
 
 __all__ = ["Written", "write", "write_report"]
@@ -45,8 +45,8 @@ def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -
     out, page = Path(out), render(contents)
     with replaced_whole(out) as part:
         for drawn in contents.figures:
-            figure.save(drawn, part / FIGURES)
+            figure.save_figure(drawn, part / FIGURES_FOLDER)
         for table in contents.all_tables:
-            typeset.save(table, part / TABLES)
+            typeset.save_table(table, part / TABLES_FOLDER)
         (part / PAGE).write_text(page, "utf-8")
     return Written(out / PAGE, collection.notes)

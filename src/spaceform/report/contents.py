@@ -22,7 +22,7 @@ from spaceform.study import summary
 from spaceform.study.folder import Job
 from spaceform.study.judge import Advice, JudgedRun, judge_runs
 from spaceform.study.references import read_references
-from spaceform.study.sensitivity import Tried, left_out, told, tried
+from spaceform.study.sensitivity import Tried, heads_left_out, told, tried
 from spaceform.study.summary import Results
 
 
@@ -159,22 +159,22 @@ def _part(group: Group, collection: Collection) -> DataSetPart:
         results,
         result_tables.summary(group, results),
         tried_ones,
-        searched.figure(group, tried_ones),
-        searched.table(group, tried_ones),
-        found.table(group),
+        searched.search_figure(group, tried_ones),
+        searched.search_table(group, tried_ones),
+        found.numbers_table(group),
         costs(group, advice),
-        confusion.figure(group, confused),
-        confusion.table(group, confused),
+        confusion.confusion_figure(group, confused),
+        confusion.confused_table(group, confused),
         decided.sets(group, deployed),
         decided.pairs(group),
         made(group, notes, search),
-        left_out({record.head for record in group.records}, notes),
+        heads_left_out({record.head for record in group.records}, notes),
         result_tables.comparison(group),
         result_tables.runs(group),
         panels.tradeoff(group),
         panels.temperature(group),
-        probabilities.reliability(group),
-        probabilities.risk_coverage(group),
+        probabilities.reliability_figure(group),
+        probabilities.risk_figure(group),
         panels.training(group),
         laid_out,
         embeddings_figure(group, laid_out),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FIGURES, TABLES, PAGE = "figures", "tables", "report.html"
+FIGURES_FOLDER, TABLES_FOLDER, PAGE = "figures", "tables", "report.html"
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def _exchange(part: Path, out: Path) -> None:
     old.mkdir()
     moves: list[tuple[Path, Path]] = []
     try:
-        for name in (FIGURES, TABLES, PAGE):
+        for name in (FIGURES_FOLDER, TABLES_FOLDER, PAGE):
             for source, target in ((out / name, old / name), (part / name, out / name)):
                 if source.exists():
                     moves.append((source, target))

@@ -181,16 +181,16 @@ def read_tensors(
     return tensors, state
 
 
-def save(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write the current checkpoint of a run and keep the one before; one of the two is always whole."""
     write_tensors(folder / CURRENT, tensors, state, keep=folder / PREVIOUS)
 
 
 @overload
-def latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+def latest_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
 @overload
-def latest(folder: Path, schema: type[Read]) -> tuple[dict[str, Tensor], Read] | None: ...
-def latest(folder: Path, schema: Any = dict[str, Any]) -> tuple[dict[str, Tensor], Any] | None:
+def latest_checkpoint(folder: Path, schema: type[Read]) -> tuple[dict[str, Tensor], Read] | None: ...
+def latest_checkpoint(folder: Path, schema: Any = dict[str, Any]) -> tuple[dict[str, Tensor], Any] | None:
     """The newest whole checkpoint of a run, or None; a damaged one is named and set aside."""
     for path in (folder / CURRENT, folder / PREVIOUS):
         if path.exists():
@@ -204,7 +204,7 @@ def latest(folder: Path, schema: Any = dict[str, Any]) -> tuple[dict[str, Tensor
     return None
 
 
-def clear(folder: Path) -> None:
+def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of a run, and what a killed process left of an unfinished write."""
     for path in (folder / CURRENT, folder / PREVIOUS, *folder.glob(".*.tmp")):
         path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from spaceform.run.cluster import ActorWork, Cluster, by_actors
 from spaceform.run.extraction import Batches, Elsewhere, ExtractedBatch, FeatureSource
 from spaceform.run.finished import Run
 from spaceform.run.parts import KeptParts
-from spaceform.run.predict import NewItems, Prediction, PredictionPlan, read
+from spaceform.run.predict import NewItems, Prediction, PredictionPlan, read_items
 
 PART = 1024
 """How many items a part has. A killed process loses less than one part for each actor."""
@@ -64,7 +64,7 @@ def predict_by(
     `tell` is called with the number of parts that are done and the number of all parts.
     """
     plan = plan.for_run(run)
-    items, inputs = read(sources, run.columns, run.recipe.data.text)
+    items, inputs = read_items(sources, run.columns, run.recipe.data.text)
     kept = KeptParts(folder, _digest(run, sources, items, plan, part), -(-len(items) // part))
     run.frozen, run.reader  # noqa: B018 (loaded here: they travel to the hosts)
     tasks = {i: inputs[i * part : (i + 1) * part] for i in kept.missing}

@@ -106,7 +106,7 @@ def predict(
     validation items; for a run on features they are approximate (see `run/held_out.py`).
     """
     plan = PredictionPlan(calibrator, coverage, unknown, batch_size).for_run(run)
-    items, inputs = read(sources, run.columns, run.recipe.data.text)
+    items, inputs = read_items(sources, run.columns, run.recipe.data.text)
     try:
         said = plan.of(run, inputs)
     except ValueError as error:
@@ -162,7 +162,7 @@ def _pictures(run: Run, paths: list[Path]) -> NDArray[np.generic] | list[Path]:
     return paths
 
 
-def read(
+def read_items(
     sources: Sequence[str | Path], columns: Sequence[data.TableFeature] = (), text: str | None = None
 ) -> tuple[tuple[str, ...], NewItems]:
     """Names and inputs: one array, images that are named or lie anywhere in the named folders, or texts.

@@ -306,7 +306,7 @@ def shipped(*names: str) -> Recipes:
     return Recipes(tables)
 
 
-def load(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
+def load_recipe(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """A recipe by its name (`mnist/vmf`) or from a `.toml` or `.json` file, changed by `--set` settings.
 
     `authors/mnist/vmf` is this recipe as the paper's code has it: see `AUTHORS`.

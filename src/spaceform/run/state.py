@@ -95,7 +95,7 @@ class TrainingState:
             "plateau": asdict(self.plateau),
             "history": self.history,
         }
-        files.save(folder, tensors, state)
+        files.save_checkpoint(folder, tensors, state)
 
     def progress(
         self, recipe: Recipe, epoch: int, step: int, losses: Tensor, lr: float, done: bool = False
@@ -132,7 +132,7 @@ class _Saved(TypedDict):
 
 def restored(folder: Path, recipe: Recipe, parts: Material) -> TrainingState | None:
     """The state that a process left in the folder, or None; a state of another recipe or data is refused."""
-    saved = files.latest(folder, _Saved)
+    saved = files.latest_checkpoint(folder, _Saved)
     if saved is None:
         return None
     tensors, state = saved

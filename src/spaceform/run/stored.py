@@ -176,7 +176,7 @@ def write_run(
         result = {**result, "note": note}
     result = {**result, "data": parts.fingerprint, "made_with": versions(), "digests": digests}
     files.write_json(folder / RESULT, result)
-    files.clear(folder)
+    files.remove_checkpoints(folder)
 
 
 def _record(column: TableFeature) -> ColumnRecord:

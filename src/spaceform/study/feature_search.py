@@ -21,7 +21,7 @@ from spaceform.heads import HEADS, StochasticHead
 from spaceform.run import files
 from spaceform.run.feature_run import affordable, candidates_with, engine_parts, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material
-from spaceform.run.recipe import Recipe, RecipeError, load
+from spaceform.run.recipe import Recipe, RecipeError, load_recipe
 from spaceform.study.folder import Job
 from spaceform.study.optuna_search import SearchError, to_toml
 from spaceform.study.place import Event
@@ -90,7 +90,8 @@ def search_features(
             say(f"{event.job.label}: {said[event.job.label]}")
         elif event.failure is not None:
             say(f"{event.job.label}: {event.error}")
-    best = {head: load(folder / f"{head}.toml") for head in found if (folder / f"{head}.toml").exists()}
+    written = {head: folder / f"{head}.toml" for head in found}
+    best = {head: load_recipe(path) for head, path in written.items() if path.exists()}
     if not best:
         raise SearchError("; ".join(said.values()))
     return best, {head: said[head] for head in found}

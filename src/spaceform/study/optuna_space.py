@@ -21,7 +21,7 @@ RATES: dict[str, tuple[Any, ...]] = {
 }
 """The grid of the rates that every head has: the values that occur in the paper's tables."""
 _WARM_UP = "head.warmup_epochs"
-_AROUND = 30.0
+_RATE_FACTOR = 30.0
 """TPE tries rates from 1/30 to 30 times the rate that it starts from."""
 
 
@@ -64,7 +64,7 @@ def _around(key: str, value: Any) -> Range:
     """A range around the rate that the search starts from; the grid for what is no rate or starts at 0."""
     if key in ("optim.momentum", "optim.nesterov") or value == 0:
         return Choice(RATES[key])
-    return LogUniform(value / _AROUND, value * _AROUND)
+    return LogUniform(value / _RATE_FACTOR, value * _RATE_FACTOR)
 
 
 def _distribution(found: Range, start: Any) -> optuna.distributions.BaseDistribution:

@@ -25,7 +25,7 @@ from spaceform.run.recipe import (
     QUICK,
     Recipe,
     RecipeError,
-    load,
+    load_recipe,
     make,
     replace,
     require_effect,
@@ -42,7 +42,7 @@ OWN: Mapping[str, Any] = tomllib.loads(files("spaceform").joinpath("recipes", "o
 THUMBNAIL = 64
 _PROFILES = {"paper": PAPER, "authors": AUTHORS}
 _BATCH = 128
-_WIDE = 256
+_MANY_FEATURES = 256
 """With more features than this, half of them are left out at random in training: a projection of that many
 features learns its examples by heart.
 """
@@ -167,7 +167,7 @@ def read_recipes(
         if not source.exists():
             raise RecipeError(f"--recipes: there is no file or folder {str(source)!r}")
         for path in sorted(source.glob("*.toml")) if source.is_dir() else [source]:
-            recipe = load(path)
+            recipe = load_recipe(path)
             require_effect(recipe, settings or {})
             if recipe.head.name in found:
                 raise RecipeError(
@@ -264,7 +264,7 @@ def _base(name: str, dataset: data.Dataset, task: data.dataset.Task, budget: Len
         assert not isinstance(dataset.inputs, tuple | data.Texts)
         width = dataset.inputs.shape[1]
         changes["net.dim"] = min(dim, width)
-        if width > _WIDE and task == "classification":
+        if width > _MANY_FEATURES and task == "classification":
             changes["net.dropout"] = 0.5
     recipe = replace(_own("features" if dataset.kind == "features" else "pixels", head), changes)
     return replace(recipe, _budget(recipe, dataset, budget))

@@ -100,7 +100,7 @@ def _cut_short(found: Sequence[Tried]) -> bool:
     return any(one.count < one.planned for one in found)
 
 
-def left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:
+def heads_left_out(heads: Collection[str], notes: Mapping[str, Any]) -> dict[str, str]:
     """Heads that were searched but are not in the study, because no candidate trained; with the reason."""
     searched = notes.get("searched")
     found = searched.items() if isinstance(searched, Mapping) else ()

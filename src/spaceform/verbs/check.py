@@ -7,7 +7,7 @@ from spaceform.data.catalog import Check
 from spaceform.study import plan
 
 
-def check(
+def check_data(
     what: str | Path, *, label: str | None = None, text: str | None = None, photos: bool = True
 ) -> list[Check]:
     """Verify checksums, counts and the split, and plan a comparison with its defaults.

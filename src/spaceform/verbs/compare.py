@@ -29,7 +29,7 @@ from spaceform.study.warm_up import missing_margins, shortened_warm_ups
 from spaceform.verbs.outcome import Study
 from spaceform.verbs.photographs import Eyes, see
 from spaceform.verbs.runs import Say, Watch, by_seeds, carry_out, run_errands, saying, silent
-from spaceform.verbs.source import AnyData, find
+from spaceform.verbs.source import AnyData, study_data
 
 
 def compare(
@@ -85,7 +85,7 @@ def compare(
             f"--recipes bring a net and a budget of their own; give --set {key}=... for {option}"
         )
     require_settable(settings, COMPARED)
-    source, folder = find(data, out, label=label, text=text)
+    source, folder = study_data(data, out, label=label, text=text)
     eyes = Eyes(net, weights, finetune)
     seen = see(source, eyes, budget=budget, recipes=recipes, settings=settings, say=say)
     source, settings = seen.source, seen.settings
@@ -160,7 +160,7 @@ def reproduce(
     """
     require_settable(settings, REPRODUCED)
     paper_data([name])
-    source, folder = find(name, out or Path("spaceform-reproduce") / name)
+    source, folder = study_data(name, out or Path("spaceform-reproduce") / name)
     changes = {**(settings or {}), **({} if epochs is None else {"budget.epochs": epochs})}
     conditions = plan.Conditions(profile, settings=changes)
     found = plan.recipes(name, plan.named_heads(heads), conditions, dataset=source.dataset)
@@ -217,7 +217,7 @@ def search(
     `storage` is any storage URL of Optuna, for many machines. The other options are those of `compare`.
     """
     require_settable(settings, SEARCHED)
-    source, folder = find(data, out, "-search", label=label, text=text)
+    source, folder = study_data(data, out, "-search", label=label, text=text)
     seen = see(source, Eyes(net, weights, finetune), budget=budget, settings=settings, say=say)
     source = seen.source
     conditions = plan.Conditions(budget, task, imbalance, label_noise, seen.net, seen.settings)

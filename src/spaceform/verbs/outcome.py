@@ -8,12 +8,12 @@ from typing import Any, final
 import pandas as pd
 
 from spaceform.run.finished import Run
-from spaceform.run.recipe import Recipe, load
+from spaceform.run.recipe import Recipe, load_recipe
 from spaceform.study import published, summary
 from spaceform.study.folder import Job, RunStatus, StudyFolder
 from spaceform.study.judge import Advice, judge, next_step
 from spaceform.study.references import KeptReference, read_references
-from spaceform.study.sensitivity import left_out, told, tried
+from spaceform.study.sensitivity import heads_left_out, told, tried
 
 
 @final
@@ -74,7 +74,7 @@ class Study:
         """The recipe of each row of the table, with its first seed; of a search, the best of each head."""
         if self.jobs:
             return {job.label: job.recipe for job in reversed(self.jobs)}
-        return {path.stem: load(path) for path in sorted(self.folder.glob("*.toml"))}
+        return {path.stem: load_recipe(path) for path in sorted(self.folder.glob("*.toml"))}
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -116,7 +116,7 @@ class Study:
         """
         advice = self.advice
         search = told(tried(self.folder), str(self.notes.get("search", "")))
-        gone = left_out({job.recipe.head.name for job in self.jobs}, self.notes)
+        gone = heads_left_out({job.recipe.head.name for job in self.jobs}, self.notes)
         found = summary.NOTHING if advice is None else advice.findings
         results = summary.results(
             self.table, found.told(search, *(f"{head} is left out: {why}." for head, why in gone.items()))

@@ -12,7 +12,7 @@ from spaceform.nets.sentences import DEFAULT_SENTENCE_NET
 from spaceform.run.extraction import FeatureSource
 from spaceform.run.frozen import kept_features, require_net, source_of
 from spaceform.run.progress import Pace, PaceListener
-from spaceform.run.recipe import RecipeError, load
+from spaceform.run.recipe import RecipeError, load_recipe
 from spaceform.study.choices import Length
 from spaceform.verbs.source import StudyData
 
@@ -126,7 +126,7 @@ def _take_features(recipes: Sequence[str | Path]) -> bool:
         for source in map(Path, recipes)
         for path in (source.glob("*.toml") if source.is_dir() else [source])
     ]
-    return all(load(path).net.name in ("features", "projection") for path in paths if path.exists())
+    return all(load_recipe(path).net.name in ("features", "projection") for path in paths if path.exists())
 
 
 def _teller(say: Callable[[str], None]) -> PaceListener:

@@ -43,7 +43,7 @@ class StudyData:
         files.write_bytes(path, archive.getvalue())
 
 
-def find(
+def study_data(
     data: AnyData,
     out: str | Path | None,
     ending: str = "",

@@ -34,9 +34,9 @@ def test_means_are_the_metrics():
     pairs = [
         (contributions.right(p, y), metrics.accuracy(p, y)),
         (contributions.surprise(p, y), metrics.nll(torch.from_numpy(p).log(), torch.from_numpy(y))),
-        (contributions.brier(p, y), metrics.brier(p, y)),
-        (contributions.calibration_error(top, right), metrics.calibration_error(p, y)),
-        (contributions.auroc(score, right), metrics.auroc(score, right)),
+        (contributions.to_brier(p, y), metrics.brier(p, y)),
+        (contributions.to_calibration_error(top, right), metrics.calibration_error(p, y)),
+        (contributions.to_auroc(score, right), metrics.auroc(score, right)),
     ]
     for values, value in pairs:
         assert values.mean() == pytest.approx(float(value), abs=1e-6)
@@ -46,7 +46,7 @@ def test_calibration_error_with_ties_is_the_metric():
     p, y = predictions(500)
     p = np.round(p, 1)
     p /= p.sum(1, keepdims=True)
-    values = contributions.calibration_error(p.max(1), contributions.right(p, y) > 0)
+    values = contributions.to_calibration_error(p.max(1), contributions.right(p, y) > 0)
     assert values.mean() == pytest.approx(float(metrics.calibration_error(p, y)), abs=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_auroc_spreads_as_under_resampling():
     right = contributions.right(p, y) > 0
     score = np.random.default_rng(2).random(1_500) + 0.4 * right
     direct, linear = resampled(
-        lambda counts: metrics.auroc(score, right, counts=counts), contributions.auroc(score, right)
+        lambda counts: metrics.auroc(score, right, counts=counts), contributions.to_auroc(score, right)
     )
     assert linear == pytest.approx(direct, rel=0.08)  # four standard errors of 2,000 draws are 6 %
 
@@ -65,14 +65,14 @@ def test_calibration_error_spreads_as_under_resampling():
     right = contributions.right(p, y) > 0
     direct, linear = resampled(
         lambda counts: metrics.calibration_error(p, y, counts=counts),
-        contributions.calibration_error(p.max(1), right),
+        contributions.to_calibration_error(p.max(1), right),
     )
     assert linear == pytest.approx(direct, rel=0.1)
 
 
 def test_auroc_has_no_figure_without_mistakes():
-    assert contributions.auroc(np.arange(4.0), np.ones(4, dtype=bool)) is None
-    assert contributions.auroc(np.arange(4.0), np.zeros(4, dtype=bool)) is None
+    assert contributions.to_auroc(np.arange(4.0), np.ones(4, dtype=bool)) is None
+    assert contributions.to_auroc(np.arange(4.0), np.zeros(4, dtype=bool)) is None
 
 
 def left_out(z, y):
@@ -89,14 +89,14 @@ def test_an_item_counts_about_twice_in_retrieval():
     z = torch.from_numpy(rng.standard_normal((6, 8))[y] + 0.9 * rng.standard_normal((150, 8)))
     labels = torch.from_numpy(y)
     own = retrieval(z, labels, k=(1,)).average_precision.numpy()
-    values = contributions.found(own)
+    values = contributions.to_retrieval(own)
     assert values.mean() == pytest.approx(own.mean())
     ratio = np.std(values) / np.std(left_out(z, labels))
     assert 0.85 < ratio < 1.35  # on the safe side, more often than not
 
 
 def test_queries_without_a_relevant_item_do_not_count():
-    values = contributions.found(np.array([0.5, np.nan, 1.0]))
+    values = contributions.to_retrieval(np.array([0.5, np.nan, 1.0]))
     assert values == pytest.approx([0.25, 1.25])
 
 
@@ -105,7 +105,7 @@ def test_chance_in_the_calibration_error_is_that_of_perfect_probabilities(n):
     rng = np.random.default_rng(n)
     top = rng.beta(8, 2, n)
     level, variance = contributions.chance_in_calibration_error(top)
-    errors = [contributions.calibration_error(top, rng.random(n) < top).mean() for _ in range(4_000)]
+    errors = [contributions.to_calibration_error(top, rng.random(n) < top).mean() for _ in range(4_000)]
     # 0.5 % of 4,000 lie beyond, ± 4.5; the χ² is approximate where bins have four items
     assert 0.0005 < np.mean(np.array(errors) > level) < 0.012
     assert np.std(errors) == pytest.approx(np.sqrt(variance), rel=0.15)
@@ -120,7 +120,7 @@ def test_chance_in_the_auroc_is_that_of_a_score_that_knows_nothing(wrong):
     rng = np.random.default_rng(wrong)
     correct = np.arange(1_000) >= wrong
     level = contributions.chance_in_auroc(correct)
-    areas = [contributions.auroc(rng.random(1_000), correct).mean() for _ in range(2_000)]
+    areas = [contributions.to_auroc(rng.random(1_000), correct).mean() for _ in range(2_000)]
     assert 0.0005 < np.mean(np.array(areas) > level) < 0.012
 
 

@@ -14,7 +14,7 @@ from spaceform.report.records import Group, Record
 from spaceform.report.style import INK, MUTED, SHADES, SURFACE
 from spaceform.report.tables.results import Cell, Column, Line, Table
 
-_MOST = 12
+_MATRIX_CLASSES = 12
 """How many classes a matrix has room for."""
 _WORST = 15
 """How many classes and pairs are shown if there are more."""
@@ -56,12 +56,12 @@ def confusion(record: Record | None) -> Confusion | None:
     return Confusion(record, outputs.classes, counts)
 
 
-def figure(group: Group, found: Confusion | None) -> Figure:
+def confusion_figure(group: Group, found: Confusion | None) -> Figure:
     """The matrix and the accuracy of each class; where there are many classes, the accuracy of the worst."""
     key, title = f"{group.key}-classes", "Class by class"
     if found is None:
         return Figure(key, title, "", (), missing="The recommended run has left no predictions to show.")
-    few = len(found.classes) <= _MOST
+    few = len(found.classes) <= _MATRIX_CLASSES
     shown = _worst(found)
     panels = [
         Panel("Accuracy by class" if few else "The classes with the lowest accuracy", _bars(found, shown))
@@ -81,7 +81,7 @@ def figure(group: Group, found: Confusion | None) -> Figure:
     )
 
 
-def table(group: Group, found: Confusion | None) -> Table | None:
+def confused_table(group: Group, found: Confusion | None) -> Table | None:
     """The pairs that are confused most often; None where there is no mistake."""
     pairs = [] if found is None else found.pairs[:_WORST]
     if found is None or not pairs:
@@ -112,7 +112,7 @@ def table(group: Group, found: Confusion | None) -> Table | None:
 def _worst(found: Confusion) -> list[int]:
     """The classes to show: if they are few all in their order, otherwise the worst, the worst first."""
     there = [i for i in range(len(found.classes)) if not np.isnan(found.accuracy[i])]
-    if len(found.classes) <= _MOST:
+    if len(found.classes) <= _MATRIX_CLASSES:
         return there
     return sorted(there, key=lambda i: float(found.accuracy[i]))[:_WORST]
 

@@ -60,7 +60,7 @@ def picture(pixels: UInt8[np.ndarray, "height width 4"]) -> Draw:
     return draw
 
 
-def save(figure: Figure, folder: Path) -> list[Path]:
+def save_figure(figure: Figure, folder: Path) -> list[Path]:
     """Write `KEY.svg`, `KEY.pdf` and `KEY.png`; a figure without panels writes nothing."""
     if not figure.panels:
         return []

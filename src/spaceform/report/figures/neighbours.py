@@ -13,7 +13,7 @@ from spaceform.report.figures.images import Encoded, Pictures, encode_exact, enl
 from spaceform.report.outputs import Outputs
 from spaceform.report.records import Group, Shown
 
-_QUERIES, _NEAREST = 6, 8
+_SHOWN_QUERIES, _NEAREST = 6, 8
 _TRIED = 400
 """How many items the queries are chosen from."""
 
@@ -62,8 +62,8 @@ def _chosen(
     wrong = np.zeros(len(tried), bool)
     for nearest in found:
         wrong |= first.labels[nearest[:, 0]] != first.labels[tried]
-    hard = np.flatnonzero(wrong)[: _QUERIES // 2]
-    return np.concatenate([hard, np.setdiff1d(np.arange(len(tried)), hard)[: _QUERIES - len(hard)]])
+    hard = np.flatnonzero(wrong)[: _SHOWN_QUERIES // 2]
+    return np.concatenate([hard, np.setdiff1d(np.arange(len(tried)), hard)[: _SHOWN_QUERIES - len(hard)]])
 
 
 def _drawn(one: Shown, queries: np.ndarray, nearest: np.ndarray, pictures: Pictures) -> Neighbours:

@@ -17,18 +17,19 @@ from spaceform.report.records import Group, Shown
 from spaceform.report.style import MUTED, SURFACE
 
 _Probabilities: TypeAlias = NDArray[np.floating[Any]]
-_MOST, _FEWEST = 15, 3
+_MOST_BINS, _FEWEST_BINS = 15, 3
 """The most and the fewest bins of a reliability diagram."""
 
 
-def reliability(group: Group) -> Figure:
+def reliability_figure(group: Group) -> Figure:
     """Accuracy against stated probability in bins with equally many items, before and after scaling.
 
     15 bins, as in the tables; fewer where a bin would hold fewer than ten items, since its interval would
     then span nearly everything.
     """
     shown = _shown(group)
-    count = min((_MOST, *(max(_FEWEST, len(one.outputs.labels) // 10) for one, _ in shown.values())))
+    sizes = (len(one.outputs.labels) for one, _ in shown.values())
+    count = min((_MOST_BINS, *(max(_FEWEST_BINS, size // 10) for size in sizes)))
     found = {label: _bins_of(one.outputs, stated, count) for label, (one, stated) in shown.items()}
     every = [bins for one in found.values() for bins in one.values()]
     lowest = min((float(min(r.confidence.min(), r.accuracy_low.min())) for r in every), default=0.0)
@@ -112,7 +113,7 @@ def _diagram(bins: Mapping[str, metrics.Reliability], color: str, low: float) ->
     return draw
 
 
-def risk_coverage(group: Group) -> Figure:
+def risk_figure(group: Group) -> Figure:
     """Errors among the most confident share, by the norm and by the top probability."""
     shown = _shown(group)
     by_norm = {label: one.outputs.confidence for label, (one, _) in shown.items()}

@@ -18,7 +18,7 @@ from spaceform.study.sensitivity import Tried
 _ROW, _AROUND = 0.3, 0.75
 
 
-def figure(group: Group, found: Sequence[Tried]) -> Figure:
+def search_figure(group: Group, found: Sequence[Tried]) -> Figure:
     """Every candidate as a point, a row for each head."""
     found = ordered(found)
     what = found[0].measure if found else ""
@@ -35,7 +35,7 @@ def figure(group: Group, found: Sequence[Tried]) -> Figure:
     )
 
 
-def table(group: Group, found: Sequence[Tried]) -> Table | None:
+def search_table(group: Group, found: Sequence[Tried]) -> Table | None:
     """A row for each head that was searched; None where none was."""
     found = ordered(found)
     if not found:

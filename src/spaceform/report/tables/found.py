@@ -10,7 +10,7 @@ from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 _TITLES = {"beta": "inverse temperature β", "margin": "margin", "curvature": "curvature c"}
 
 
-def table(group: Group) -> Table | None:
+def numbers_table(group: Group) -> Table | None:
     """A row for each head that has such numbers, means over its runs; None where no run has left any."""
     values = {
         label: [record.metrics["numbers"] for record in group.of(label) if record.metrics.get("numbers")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from spaceform.report.tables.results import MISSING, Cell, Table
 
 
-def save(table: Table, folder: Path) -> list[Path]:
+def save_table(table: Table, folder: Path) -> list[Path]:
     """Write `KEY.md`, `KEY.tex` and `KEY.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

@@ -33,13 +33,13 @@ def surprise(probabilities: ItemProbabilities, labels: Labels) -> Values:
     return -np.log(np.maximum(own, _SMALLEST))
 
 
-def brier(probabilities: ItemProbabilities, labels: Labels) -> Values:
+def to_brier(probabilities: ItemProbabilities, labels: Labels) -> Values:
     """‖p − e_y‖² = Σp² − 2p_y + 1."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return np.einsum("ij,ij->i", probabilities, probabilities, dtype=np.float64) - 2 * own + 1
 
 
-def auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values | None:
+def to_auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values | None:
     """Contributions to the AUROC of telling right from wrong items by the score; None where all are alike.
 
     A right item's influence is (V − T) n/n₁, where V is the share of wrong items below it and n₁ the number
@@ -58,7 +58,7 @@ def auroc(score: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values |
     return T + c
 
 
-def calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values:
+def to_calibration_error(confidence: Scores, correct: Bool[NDArray[np.bool_], " items"]) -> Values:
     """Contributions to T = √(Σ π g²), the l2 error over 15 bins of equal mass; g = accuracy − confidence.
 
     The influence of an item with (right − confidence) = r in a bin of gap g on T² is 2gr − g² − T². Moving
@@ -109,7 +109,7 @@ def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
     return min(1.0, 0.5 + BEYOND_CHANCE * float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros))))
 
 
-def found(
+def to_retrieval(
     average_precision: Float[NDArray[np.floating], " queries"],
 ) -> Float[NDArray[np.float64], " seen"]:
     """Contributions to mAP@R or Recall@1, from the value of each query; a query with nothing relevant has

@@ -174,19 +174,19 @@ def _contributions(column: str, outputs: ItemOutputs) -> _Contributed | Missing:
     if column == "nll":
         return _Contributed(contributions.surprise(p, y))
     if column == "brier":
-        return _Contributed(contributions.brier(p, y))
+        return _Contributed(contributions.to_brier(p, y))
     correct = contributions.right(p, y)
     share = contributions.doubt_of_share(len(y))
     if column == "accuracy":
         return _Contributed(correct, share)
     if column == "calibration_error_l2":
         chance, doubt = contributions.chance_in_calibration_error(p.max(1))
-        error = contributions.calibration_error(p.max(1), correct > 0)
+        error = contributions.to_calibration_error(p.max(1), correct > 0)
         return _Contributed(error, max(share, doubt), chance)
     score = {"auroc_confidence": outputs.confidence, "auroc_probability": p.max(1)}.get(column)
     if score is None:
         return Missing.NOT_MEASURED
-    area = contributions.auroc(score, correct > 0)
+    area = contributions.to_auroc(score, correct > 0)
     if area is None:
         return Missing.NO_MISTAKES if correct.all() else Missing.ALL_WRONG
     doubt = contributions.doubt_of_auroc(float(area.mean()), correct > 0)
@@ -198,7 +198,7 @@ def _found(own: NDArray[np.floating] | None) -> _Contributed | Missing:
         return Missing.NOT_MEASURED
     if np.isnan(own).all():
         return Missing.NOTHING_RELEVANT
-    values = contributions.found(own)
+    values = contributions.to_retrieval(own)
     return _Contributed(values, contributions.doubt_of_share(len(values)))
 
 

@@ -175,7 +175,7 @@ def limits(verdict: GoalVerdict, name: Name = str) -> list[str]:
     return said
 
 
-def left_out(verdict: GoalVerdict, name: Name) -> str:
+def why_left_out(verdict: GoalVerdict, name: Name) -> str:
     """Why a goal does not count in the overall recommendation."""
     title, whole = capital(verdict.goal.title), [gap for gap in verdict.gaps if gap.runs == gap.of]
     if verdict.chance is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spaceform.foundation.messages import counted, listed
 from spaceform.study.verdict.amounts import Name, amount, of_the_time, probability, value
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Untold, Verdict
-from spaceform.study.verdict.goal_words import LIKELY, left_out, rivals
+from spaceform.study.verdict.goal_words import LIKELY, rivals, why_left_out
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import Recommendation, Why
@@ -41,7 +41,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     said = [first, *([also] if also else [])]
     said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
     said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
-    said += [left_out(verdict.of(column), name) for column in found.left_out]
+    said += [why_left_out(verdict.of(column), name) for column in found.left_out]
     return said
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-_FREEDOM = 4.0
+_PRIOR_FREEDOM = 4.0
 _STEPS = 10
 _LEAST = 1e-3  # of the width: if τ is smaller than this, heads are the same
 _GRID = 60
@@ -42,7 +42,7 @@ def conditional_draws(
         θ = _draw(precision + _prior_precision(weight), pull, 1, rng)[:, 0]
         μ = (weight * θ).sum(1) / total + rng.standard_normal(chains) / np.sqrt(total)
         away = (θ - μ[:, None]) ** 2
-        λ = (_FREEDOM + away / τ2[:, None]) / rng.chisquare(_FREEDOM + 1, (chains, labels))
+        λ = (_PRIOR_FREEDOM + away / τ2[:, None]) / rng.chisquare(_PRIOR_FREEDOM + 1, (chains, labels))
         squares = np.where(shrunk, away / λ, 0.0).sum(1)
         τ2 = (1 / aux + squares / 2) / rng.standard_gamma((k + 1) / 2, chains)
         τ2 = np.maximum(τ2, (_LEAST * width) ** 2)
