@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 def test_a_figure_is_written_three_times_and_the_same_every_time(tmp_path) -> None:
     figure = panels.starts(0.4, [3])
-    first = [path.read_bytes() for path in figures.save(figure, tmp_path / "a")]
-    again = [path.read_bytes() for path in figures.save(figure, tmp_path / "b")]
+    first = [path.read_bytes() for path in figures.save_figure(figure, tmp_path / "a")]
+    again = [path.read_bytes() for path in figures.save_figure(figure, tmp_path / "b")]
     assert first == again
     assert first[0].startswith(b"<?xml")
     assert first[1].startswith(b"%PDF")
     assert first[2].startswith(b"\x89PNG")
-    assert figures.save(Figure("k", "t", "c", (), missing="nothing"), tmp_path / "c") == []
+    assert figures.save_figure(Figure("k", "t", "c", (), missing="nothing"), tmp_path / "c") == []
 
 
 def test_inline_panels_have_no_styles_and_speak_in_variables() -> None:

@@ -199,7 +199,8 @@ class VonMisesFisher(SymmetricDistribution):
         if not (concentration.detach() <= _LARGEST).all():
             raise ValueError(
                 f"value must hold directions that differ: their concentration exceeds {_LARGEST:g}, the "
-                f"largest supported; give more samples, or choose one yourself, VonMisesFisher(loc, {_LARGEST:g})"
+                "largest supported; give more samples, or choose one yourself, "
+                f"VonMisesFisher(loc, {_LARGEST:g})"
             )
         return cls(loc.to(value.dtype), concentration.to(value.dtype))
 
