@@ -1,6 +1,8 @@
 """Heads with embeddings and labels to try them on, and what several heads are asked."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,3 +91,26 @@ def bound_and_loss(head: Head, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Te
     losses = -head.logit_samples(z, generator=torch.Generator().manual_seed(1)).detach().log_softmax(-1)
     losses = losses[:, torch.arange(len(y)), y]
     return bound, losses.mean(0), losses.std(0) / math.sqrt(len(losses))
+
+
+def gamma_adds_the_divergence(
+    make: Callable[..., tuple[Any, Tensor, Tensor]], dim: int, log_density: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """The objective with γ is the plain one plus γ KL(law of z ‖ uniform), in value and gradient.
+
+    `log_density(theta, kappa)` is that of the law with respect to the area of the sphere.
+    """
+    head, z, y = make(dim, gamma=0.3)
+    generator = torch.Generator()
+    loss = head(z, y, generator=generator.manual_seed(0))
+    (slope,) = torch.autograd.grad(loss.sum(), z, retain_graph=True)
+    head.gamma = 0.0
+    plain = head(z, y, generator=generator.manual_seed(0))
+    theta = torch.linspace(0, math.pi, 20_001, dtype=torch.float64)[1:-1]
+    log_sin = (dim - 2) * theta.sin().log()
+    log_p = log_density(theta, head.confidence(z)[:, None]) + log_sin
+    log_p = log_p - log_p.logsumexp(1, keepdim=True)
+    divergence = (log_p.exp() * (log_p - (log_sin - log_sin.logsumexp(0)))).sum(1)
+    torch.testing.assert_close(loss - plain, 0.3 * divergence, rtol=1e-6, atol=1e-8)
+    expected = torch.autograd.grad((plain + 0.3 * divergence).sum(), z)[0]
+    torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-8)

@@ -50,8 +50,7 @@ _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
 _TABLE_CANDIDATES = 4
-"""Candidates of `search="auto"` on a table: pieces, with little or much dropout; no pieces; no hidden layer.
-"""
+"""Candidates of `search="auto"` on a table: pieces, little or much dropout; no pieces; no hidden layer."""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):

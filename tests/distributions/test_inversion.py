@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special, stats
+from scipy import stats
 
-from reference.sphere import von_mises_fisher_law, wood_cosines
+from reference.sphere import power_spherical_below, von_mises_fisher_law, wood_cosines
 from spaceform.distributions import _inversion, power_spherical_angle, von_mises_fisher_angle
 
 pytestmark = pytest.mark.slow
@@ -26,12 +26,7 @@ def quantiles(dtype: torch.dtype, size: int = 2001) -> torch.Tensor:
 def distribution_function(family: str, dim: int, k: float, theta: np.ndarray) -> np.ndarray:
     if family == "von_mises_fisher":
         return von_mises_fisher_law(dim, k).below(theta)
-    near, far = np.sin(theta / 2) ** 2, np.cos(theta / 2) ** 2
-    half, below = (dim - 1) / 2, np.empty_like(theta)
-    ahead = near < far
-    below[ahead] = special.betainc(half, half + k, near[ahead])
-    below[~ahead] = special.betaincc(half + k, half, far[~ahead])
-    return below
+    return power_spherical_below(dim, k, theta)
 
 
 @pytest.mark.parametrize("family", ANGLES)

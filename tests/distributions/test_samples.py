@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special, stats
+from scipy import stats
 
-from reference.sphere import von_mises_fisher_law
+from reference.sphere import power_spherical_below, von_mises_fisher_law
 from spaceform.distributions import HypersphericalUniform, PowerSpherical, VonMisesFisher
 from spaceform.special import mean_resultant_length
 
@@ -33,12 +33,7 @@ def direction(dim: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.
 def distribution_function(family: type, dim: int, k: float, theta: np.ndarray) -> np.ndarray:
     if family is VonMisesFisher:
         return von_mises_fisher_law(dim, k).below(theta)
-    near, far = np.sin(theta / 2) ** 2, np.cos(theta / 2) ** 2
-    half, below = (dim - 1) / 2, np.empty_like(theta)
-    ahead = near < far
-    below[ahead] = special.betainc(half, half + k, near[ahead])
-    below[~ahead] = special.betaincc(half + k, half, far[~ahead])
-    return below
+    return power_spherical_below(dim, k, theta)
 
 
 def moments(family: type, dim: int, k: float) -> tuple[float, float]:

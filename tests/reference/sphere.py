@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from scipy import special
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 
@@ -58,6 +59,16 @@ def von_mises_fisher_law(dim: int, k: float) -> AngleLaw:
         return area - 2 * k * np.sin(theta / 2) ** 2
 
     return AngleLaw(log_density, mode, spread)
+
+
+def power_spherical_below(dim: int, k: float, theta: np.ndarray) -> np.ndarray:
+    """The distribution function of θ with density ∝ sinⁿ⁻²θ (1 + cos θ)^κ: sin²(θ/2) has a Beta law."""
+    near, far = np.sin(theta / 2) ** 2, np.cos(theta / 2) ** 2
+    half, below = (dim - 1) / 2, np.empty_like(theta)
+    ahead = near < far
+    below[ahead] = special.betainc(half, half + k, near[ahead])
+    below[~ahead] = special.betaincc(half + k, half, far[~ahead])
+    return below
 
 
 def wood_cosines(dim: int, k: float, size: int, rng: np.random.Generator) -> np.ndarray:

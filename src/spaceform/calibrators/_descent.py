@@ -17,9 +17,7 @@ _HALVINGS = 30
 
 
 class _Move(NamedTuple):
-    """A step, the change of the gradient by it, the product of both, and this product over the change's
-    square.
-    """
+    """A step, the change of the gradient, the product of both, and this product over the change's square."""
 
     step: Float[Tensor, "b p"]
     change: Float[Tensor, "b p"]
@@ -85,9 +83,7 @@ def _move(step: Float[Tensor, "b p"], change: Float[Tensor, "b p"]) -> _Move:
 
 
 def _times_inverse(gradient: Float[Tensor, "b p"], past: PastMoves) -> Float[Tensor, "b p"]:
-    """The inverse of the curvature, as the last steps show it, times the gradient: two loops over these
-    steps.
-    """
+    """The inverse of the curvature, as the last steps show it, times the gradient, by two loops."""
     q, shares = gradient.clone(), []
     for move in reversed(past):
         shares.append((torch.linalg.vecdot(move.step, q) / move.bent)[:, None])

@@ -213,8 +213,7 @@ def minimise(
     last: float = 1e-10,
     steps: int = 100,
 ) -> tuple[Float[Tensor, " p"], float]:
-    """Newton's method within bounds: parameters that press against a bound are held; every step decreases the
-    value.
+    """Newton's method within bounds: a parameter at a bound is held, and every step decreases the value.
 
     A step that promises a decrease below `last`, relative to the value or to a tenth, is the last one,
     and needs no evaluation: convergence is quadratic.

@@ -41,9 +41,7 @@ def sizes(classes: int) -> list[PriorSpreads]:
 
 
 class JoinedModels(NamedTuple):
-    """The models that were fitted to all rows, with their shares; the rest is the share of the model as
-    trained.
-    """
+    """The models that were fitted to all rows, with their shares; the rest is the model as trained."""
 
     models: list[ScalingCoefficients]
     shares: Float[Tensor, " models"]
@@ -133,8 +131,7 @@ def _shares(
 
 
 def _support(plain: Float[Tensor, "n classes"], step: Float[Tensor, "n classes"], rows: DesignRows) -> float:
-    """How much of a step to take: 1 − (s/m)², where m is the mean gain of the whole step and s its standard
-    error.
+    """How much of a step to take: 1 − (s/m)² for its mean gain m with the standard error s.
 
     The loss is convex: if the whole step is a loss on new items, a part of the step loses at most that part.
     """

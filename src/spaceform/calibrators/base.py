@@ -44,9 +44,7 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _fault(self) -> str | None:
-        """What is wrong with loaded buffers, which are finite and have the right number of axes; empty if
-        nothing.
-        """
+        """What is wrong with loaded buffers, or empty. They are finite and have the right number of axes."""
 
     # What every caller meets.
 

@@ -112,9 +112,7 @@ def _monotone_fit(
     β: float,
     rises: bool,
 ) -> tuple[float, Float[Tensor, " knots"]]:
-    """The least loss with its prior, and β at the knots at this minimum; the argument β is that of plain
-    scaling.
-    """
+    """The least loss with its prior, and β at the knots there. The argument β is that of plain scaling."""
     basis, knots = (_monotone(x, at, rises) for x in (κ, at.exp()))
     N = examples.total
 

@@ -1,6 +1,4 @@
-"""A temperature that depends on the norm, scales and offsets of the classes, and a matrix, as far as these
-help.
-"""
+"""A temperature that depends on the norm, scales and offsets of classes, a matrix: as far as they help."""
 
 from typing import final
 

@@ -126,8 +126,7 @@ PIXELS = {
 
 
 def pixels_for(name: str, images: UInt8[Tensor, "items channels height width"]) -> Pixels:
-    """The paper's preprocessing of this data set; otherwise z-score by the given (training) images, pad and
-    crop.
+    """The paper's preprocessing of this data set; otherwise z-score by the given images, pad and crop.
 
     A user's own images are neither flipped nor occluded: whether the label stays true depends on the data.
     """

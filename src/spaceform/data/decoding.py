@@ -1,6 +1,4 @@
-"""Threads decode photos before the net needs them: Pillow lets other threads run while it decodes and
-resizes.
-"""
+"""Threads decode photos before the net needs them: Pillow lets other threads run while it decodes."""
 
 import os
 from collections import deque
@@ -28,9 +26,7 @@ def decoding_threads() -> int:
 def ahead(
     batches: Sequence[Sequence[Key]], work: Callable[[Key], _Item], workers: int
 ) -> Iterator[list[_Item]]:
-    """The results of `work` for every key, batch by batch, in order; without workers each is made when asked
-    for.
-    """
+    """The results of `work` for every key, batch by batch, in order; without workers not ahead."""
     if not workers:
         for batch in batches:
             yield [work(key) for key in batch]

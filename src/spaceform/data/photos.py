@@ -73,9 +73,7 @@ class Photos:
         return _tensor(photo.crop((left, top, left + self.size, top + self.size)))
 
     def view(self, path: "Path | Image", seed: int) -> UInt8[Tensor, "3 size size"]:
-        """A random crop, flipped or not, before the z-score. It depends on the seed alone; safe in any
-        thread.
-        """
+        """A random crop, flipped or not, before the z-score: a function of the seed, safe in any thread."""
         photo = decode(path, self.least) if isinstance(path, Path) else path
         rng = np.random.default_rng(seed)
         area = photo.width * photo.height * rng.uniform(*self.crop_area)

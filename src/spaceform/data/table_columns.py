@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
 MOST_VALUES = 40
-"""The most values of a text column. A column with more is an identifier, a date or a sentence, and left out.
-"""
+"""The most values of a text column; with more it is an identifier, a date or a sentence, and left out."""
 
 
 @final

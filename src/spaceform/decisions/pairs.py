@@ -127,7 +127,7 @@ class Pairs(nn.Module, ABC):
     def of_labelled(
         self, z: TensorOrArray, y: TensorOrArray
     ) -> tuple[Float[Tensor, " pairs"], Bool[Tensor, " pairs"]]:
-        """The calibrated ratio of pairs of labelled items, at most 50,000 of each kind, and which share a
+        """The calibrated ratio of pairs of labelled items (50,000 of a kind at most), and which share a
         class.
         """
         x = _embeddings(z, "z", (2,)).cpu()
@@ -142,7 +142,7 @@ class Pairs(nn.Module, ABC):
         return torch.sigmoid(ratio + odds.to(ratio))
 
     def threshold(self, false_accept: float) -> float:
-        """Accept ratios from this one on: then at most a share `false_accept` of pairs of two classes is
+        """The least ratio to accept, so that at most a share `false_accept` of pairs of two classes is
         accepted.
         """
         self._check_fitted()

@@ -12,8 +12,7 @@ from spaceform.metrics.ranks import checked_share, items_needed, lowest_left_out
 
 @final
 class Refusal(nn.Module):
-    """Says "unknown" of at most a share of items of known classes, by any score that is higher for known
-    items.
+    """Says "unknown" of at most a share of known items, by any score that is higher for known items.
 
     The threshold is the k-th lowest score of n held-out items of known classes, k = ⌊share (n + 1)⌋. A new
     known item, exchangeable with them, lies below it with a probability of at most the share. The module is

@@ -1,5 +1,4 @@
-"""Is this item of a class that the model knows? Scores that are higher for known items, and what a head
-itself says.
+"""Is this item of a class that the model knows? Scores that are higher for known items.
 
 Every score is a module with the same call, score(z, logit_samples, confidence, reach): embeddings, the head's
 `logit_samples(z)` and `confidence(z)`, and, where the items are rows of features, the net's `reach(x)`.

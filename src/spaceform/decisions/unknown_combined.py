@@ -1,5 +1,4 @@
-"""One score for four kinds of unknown items: like no training item, like no class, between classes, far too
-large.
+"""One score for unknown items that are like no training item, like no class, between classes, or too large.
 
 A score that finds one kind well misses another: distances find photos of other things, but miss a new kind of
 bird among a hundred birds, where the probabilities of the head do better.
@@ -102,9 +101,7 @@ class Combined(UnknownScore):
             self.farthest = torch.as_tensor(held_out.reach).to(z).amax()
 
     def checked(self, dim: int | None = None) -> "Combined":
-        """The score itself; an error if its state does not fit together, or not to embeddings of this
-        dimension.
-        """
+        """The score itself, after a check of its state; also for embeddings of dimension `dim`, if given."""
         for name, shape in self._shapes(self.mean.numel() if dim is None else dim).items():
             value = self.get_buffer(name)
             if value.shape != shape:
@@ -125,9 +122,7 @@ class Combined(UnknownScore):
         return shapes | {"rest": (), "longest": (), "farthest": ()}
 
     def weigh_as(self, others: Sequence["Combined"]) -> "Combined":
-        """Take the mean weights of other scores of this kind: this score's model has seen their held-out
-        items.
-        """
+        """Take the mean weights of other scores: the model of this one has seen their held-out items."""
         for name in ("centre", "scale"):
             setattr(self, name, torch.stack([getattr(other, name) for other in others]).mean(0))
         self.farthest = torch.stack([other.farthest for other in others]).amax()

@@ -1,6 +1,4 @@
-"""Items are unknown if they lie far from the training items: from the nearest items, or from the nearest
-class.
-"""
+"""Items are unknown if they lie far from the training items: from the nearest, or from the nearest class."""
 
 from typing import final
 

@@ -46,8 +46,7 @@ Points = Float[Tensor, "*points rows"]
 
 
 class AngleDensity(ABC):
-    """A law of the angle in a coordinate x, in which its log-density ℓ is smooth. Points are given as δ = x −
-    mode.
+    """A law of the angle in a coordinate x, in which its log-density ℓ is smooth; points are δ = x − mode.
 
     Every method broadcasts δ against the concentrations on the last dimension.
     """

@@ -1,5 +1,4 @@
-"""How two embeddings are compared: Euclidean distance, Poincaré distance, cosine. Geometries are frozen
-values.
+"""How two embeddings are compared: Euclidean distance, Poincaré distance, cosine. All are frozen values.
 
 z is always the output of the net. The geometry itself normalises it or applies the exponential map.
 """

@@ -31,9 +31,7 @@ class Ranking:
         return len(self.features)
 
     def scores(self, gallery: "Ranking") -> Float[Tensor, "n m"]:
-        """Scores of every gallery item for each of these queries. Only scores of the same row can be
-        compared.
-        """
+        """Scores of every gallery item for each of these queries; scores of two rows cannot be compared."""
         return torch.addmm(gallery.bias, self.features * self.scale[:, None], gallery.features.T, beta=-1)
 
 

@@ -65,9 +65,7 @@ def _check(c: float, **points: Tensor) -> None:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """The point in the widest float of the device: sums in it cost O(N·dim), and keep the digits of 1 −
-    c‖x‖².
-    """
+    """The point in the widest float of the device: sums in it keep the digits of 1 − c‖x‖² for O(N·dim)."""
     return x if x.device.type == "mps" else x.double()
 
 
@@ -229,8 +227,7 @@ class PoincareBall(Geometry):
         )
 
     def midpoint(self, z: Float[Tensor, "*batch n dim"]) -> Float[Tensor, "*batch dim"]:
-        """The mean of the points on the hyperboloid, brought back to it along the ray from 0; exact for two
-        points.
+        """The mean of points on the hyperboloid, brought back along the ray from 0; exact for two points.
 
         A point is (cosh 2r, sinh(2r) z/‖z‖), and the mean (t, x) lies at the radius 2r = artanh(‖x‖/t).
         """

@@ -91,9 +91,7 @@ def _planes(points: Tensor, normals: Tensor, c: float) -> _Planes:
 
 
 def _realized(column: Tensor) -> Tensor:
-    """The same column. Otherwise a compiler could fuse it into a loop over dim and compute its sinh dim
-    times.
-    """
+    """The same column, which a compiler cannot fuse into a loop over dim, with a sinh in every step."""
     return column.as_strided(column.shape, column.stride()) if torch.compiler.is_compiling() else column
 
 
@@ -357,9 +355,7 @@ class HyperbolicHead(DeterministicHead):
         Float[Tensor, "{self.num_classes} dim"],
         Float[Tensor, "{self.num_classes} dim"],
     ]:
-        """The arguments of eq. 2: embeddings, points, and normals times scale/4, since eq. 2 has the factor
-        4.
-        """
+        """The arguments of eq. 2: embeddings, points, and normals times scale/4 (eq. 2 has the factor 4)."""
         points, normals, factor = self.points.to(z.dtype), self.normals.to(z.dtype), self.scale / _EQ_2
         if factor != 1:
             normals = normals * factor

@@ -31,9 +31,7 @@ def mean(values: TensorOrArray, *, counts: TensorOrArray | None = None) -> Float
 def accuracy(
     scores: TensorOrArray, y: TensorOrArray, *, counts: TensorOrArray | None = None
 ) -> Float[Tensor, "*draws"]:
-    """Share of examples whose largest score (probability, logit) is that of their class; of equal scores the
-    first counts.
-    """
+    """Share of examples whose largest score is that of their class; of equal scores the first counts."""
     s = as_finite(scores, "scores", 2)
     right = predicted_class(s) == as_labels(y, "y", *s.shape).to(s.device)
     return mean(right.double(), counts=counts)

@@ -139,9 +139,7 @@ def reliability(
 
 
 class _Binned(NamedTuple):
-    """For each draw and bin: mass, sum of confidences, number of hits, and where the bin ends in sorted
-    order.
-    """
+    """For each draw and bin: mass, sum of confidences, number of hits, end of the bin in sorted order."""
 
     mass: Float[Tensor, "draws bins"]
     total: Float[Tensor, "draws bins"]

@@ -197,8 +197,7 @@ def _inner_products(
     kept: dict[tuple[int, int], Tensor],
     out: Float[Tensor, "m n"],
 ) -> None:
-    """A strip of the Gram matrix: a part is left from earlier strips, the rest is computed and kept for later
-    ones.
+    """A strip of the Gram matrix: a part comes from earlier strips, the rest is kept for later strips.
 
     At most a quarter of the matrix is held at a time.
     """

@@ -12,9 +12,7 @@ from spaceform.foundation.values import Natural, Width
 from spaceform.nets.options import NetOptions
 
 _NORM = 3.0
-"""The root mean square of ‖z‖ at the start. If it is larger, Euclidean and hyperbolic logits start as large
-noise.
-"""
+"""The root mean square of ‖z‖ at the start. If larger, Euclidean and hyperbolic logits are large noise."""
 
 _SOFT = 3.0
 """The soft bound of standardised features, if they are also given in pieces."""
@@ -23,9 +21,7 @@ _LARGEST_STANDARDISED = 1e15
 """The largest standardised feature: squares of much larger numbers overflow in float32."""
 
 _ROUNDS = 20
-"""How many rounds cut frequent values to one piece: after each round there are fewer rows, so pieces are
-smaller.
-"""
+"""Rounds that cut frequent values to one piece: each leaves fewer rows, and so smaller pieces."""
 
 _BLOCK_ROWS = 1024
 """How many rows are in double precision at a time."""
@@ -273,8 +269,7 @@ class FeaturesNet(nn.Module):
 
 
 def reach(standardised: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-    """For each row, how far its farthest feature is from the mean of the training rows, in standard
-    deviations.
+    """How far the farthest feature of a row is from the mean of the training rows, in standard deviations.
 
     Embeddings do not show this: features in pieces are bounded, and the last piece has the same value at ten
     standard deviations as at a million.

@@ -19,9 +19,7 @@ class NetOptions(Value, ABC):
         """The net, for inputs of `input_shape`: (channels, height, width) or (features,)."""
 
     def without_weights(self) -> "NetOptions":
-        """The options of the same net with random weights, for a net whose weights are loaded from another
-        place.
-        """
+        """The options of the same net with random weights, for a net whose weights are loaded later."""
         return self
 
 

@@ -219,9 +219,7 @@ def _from_hub(name: str, channels: int) -> Any:
 
 @contextmanager
 def offline_if_alone() -> Iterator[bool]:
-    """If the hub cannot be reached, let its client look on this machine alone; otherwise it tries for a
-    minute.
-    """
+    """If the hub cannot be reached, its client looks on this machine alone; else it tries for a minute."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

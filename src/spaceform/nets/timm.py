@@ -27,8 +27,7 @@ class TimmOptions(NetOptions):
     freeze_batch_norm: Literal["none", "statistics", "all"] = "none"
     """What training does not change in batch norm: the running statistics, or also scale and shift."""
     init: Literal["xavier", "torch"] = "xavier"
-    """Start values of the embedding's weights: Xavier uniform, or torch's default (uniform up to 1/√inputs).
-    """
+    """Start values of the embedding's weights: Xavier uniform, or torch's (uniform up to 1/√inputs)."""
 
     def build(self, input_shape: Sequence[int]) -> nn.Module:
         features = _features(self, input_shape)

@@ -5,8 +5,7 @@ import re
 from typing import Any
 
 _UNDRAWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Control characters, and those that Python makes of names that are not UTF-8: no font and no file has them.
-"""
+"""Control characters, and those that Python makes of names that are not UTF-8: no font has them."""
 
 
 def readable(value: Any) -> Any:

@@ -31,9 +31,7 @@ class Calibration:
         y: Int64[Tensor, " items"],
         confidence: Float[Tensor, " items"],
     ) -> "Calibration":
-        """Fit all of `CALIBRATORS`. Predictions use `StructuredScaling`, which leaves out parts that do not
-        help.
-        """
+        """Fit all of `CALIBRATORS`. Predictions use `StructuredScaling`, which checks its own parts."""
         fitted = {name: kind().fit(logit_samples, y, confidence) for name, kind in CALIBRATORS.items()}
         return cls(StructuredScaling.name, fitted)
 

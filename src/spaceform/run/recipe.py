@@ -48,9 +48,7 @@ class Data(Value):
     split_seed: Natural = 0
     """The seed of the split. It is the same for every replication."""
     imbalance: float = Field(1.0, ge=1.0)
-    """The size of the largest training class over that of the smallest; the others lie between,
-    geometrically.
-    """
+    """The size of the largest training class over that of the smallest, in geometric steps between."""
     label_noise: float = Field(0.0, ge=0.0, lt=1.0)
     """The share of training labels that are replaced by another class."""
     thumbnail: Annotated[int, Field(ge=8)] | None = None

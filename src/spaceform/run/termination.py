@@ -10,8 +10,7 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In this context SIGTERM raises KeyboardInterrupt; an interrupt ends the processes that were started in
-    it.
+    """In this context SIGTERM raises KeyboardInterrupt, and an interrupt ends processes that it started.
 
     A handler that somebody else has set stays. Outside the main thread Python allows no handlers, and nothing
     is changed.

@@ -53,9 +53,7 @@ class _Refusal(torch.autograd.Function):
 
 
 def refuse_gradient(value: Tensor, sentence: str, *sources: Tensor) -> Tensor:
-    """The value, without a derivative by what it was made from: to ask for one raises an error with
-    `sentence`.
-    """
+    """The same value without a derivative: to ask for one raises an error with `sentence`."""
     owed = [t for t in sources if t.requires_grad]
     if not owed or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return value

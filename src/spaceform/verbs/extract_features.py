@@ -57,8 +57,7 @@ def extract_features(
     on: "Cluster | None" = None,
     listener: PaceListener | None = None,
 ) -> Extracted:
-    """Write the features of photos or texts by a pretrained net to `out`. After a kill, the same call goes
-    on.
+    """Write the features of photos or texts by a pretrained net to `out`; the same call goes on after a kill.
 
     `what` is a folder of photos, a name of the catalog or a loaded data set; or texts: a table with
     the columns `text` and `label`, or a folder of `.txt` files with a sub-folder for each class. `out` ends

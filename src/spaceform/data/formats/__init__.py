@@ -34,13 +34,9 @@ class FileFormat:
     """How files of one ending are read."""
 
     load: Callable[[Path, str | None], Dataset] | None
-    """Reads data with labels, to train on; a table gets the name of the column of labels. None: it has no
-    labels.
-    """
+    """Reads labelled data; a table gets the name of the column of labels. None: there are no labels."""
     inputs: Callable[[Path, Sequence[TableFeature]], UnlabelledInputs] | None
-    """Reads inputs to predict; a table gets the features of the run. None: `predict` does not read such
-    files.
-    """
+    """Reads inputs to predict; a table gets the features of the run. None: `predict` cannot read it."""
 
 
 FILE_FORMATS: dict[str, FileFormat] = {

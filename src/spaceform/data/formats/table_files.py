@@ -58,9 +58,7 @@ def _read_parquet(path: Path) -> "Table":
 
 
 TABLES: dict[str, Callable[[Path], "Table"]] = {".parquet": _read_parquet, ".csv": _read_csv}
-"""The function that reads a table, by file ending: path in, table out. `read_table` explains errors of
-pyarrow.
-"""
+"""The function that reads a table, by file ending: path in, table out. `read_table` explains errors."""
 
 
 def read_table(path: Path) -> "Table":

@@ -65,9 +65,7 @@ class AngleTable(ExactBuffers):
     def draw(
         self, x: Float[Tensor, "*draws rows"], kappa: Float[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "*draws rows"], Float[Tensor, "*draws rows"]]:
-        """(cos θ, sin θ) at normal scores x, with a concentration for each entry of the last axis; x is
-        consumed.
-        """
+        """(cos θ, sin θ) at normal scores x, with a concentration for each column; x is consumed."""
         if self.dim < _TABLE_FROM:
             return self._inverted(x, kappa)
         T, peak, _ = self.law.peak(kappa, self.dim)

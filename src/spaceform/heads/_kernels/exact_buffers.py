@@ -25,8 +25,6 @@ class ExactBuffers(nn.Module):
 
 @contextlib.contextmanager
 def making_constants() -> Iterator[None]:
-    """In this context new tensors are ordinary ones on the CPU, whatever modes and devices the caller has
-    set.
-    """
+    """In this context new tensors are ordinary ones on the CPU, whatever modes the caller has set."""
     with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
         yield

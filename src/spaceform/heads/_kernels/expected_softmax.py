@@ -112,9 +112,7 @@ def _mixtures(cos: Tensor, sin: Tensor, pairs: int) -> Float[Tensor, "batch draw
 
 
 def _blocks(batch: int, numbers: int) -> list[slice]:
-    """Slices of examples; when compiling, one slice: a loop would fix the batch size, and needs no cache
-    there.
-    """
+    """Slices of examples; one slice when compiling, where a loop would fix the batch size."""
     if torch.compiler.is_compiling():
         return [slice(None)]
     size = max(1, _BLOCK // numbers)

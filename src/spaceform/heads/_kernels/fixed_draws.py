@@ -41,9 +41,7 @@ _COLUMNS = 4096
 
 
 class DrawnWeights(NamedTuple):
-    """Draws of the class weights. Their product with a unit vector at the angle φ is along cos φ + across sin
-    φ.
-    """
+    """Draws of class weights; seen from a unit vector at the angle φ they are along cos φ + across sin φ."""
 
     along: Float[Tensor, "draws 1 classes"]
     across: Float[Tensor, "draws 1 classes"]
@@ -70,9 +68,7 @@ class FixedDraws(ExactBuffers):
     def weights(
         self, weight: Float[Tensor, "classes dim"], beta: Float[Tensor, ""], first: int = 0
     ) -> "DrawnWeights":
-        """What all embeddings share, for these weights: those of all classes, or of some classes from `first`
-        on.
-        """
+        """What all embeddings share, for the weights of all classes, or of some classes from `first` on."""
         kappa = torch.linalg.vector_norm(weight, dim=1)
         # The direction of a zero weight does not matter: its draws are uniform.
         direction = weight * kappa.masked_fill(kappa == 0, torch.inf).reciprocal()[:, None]

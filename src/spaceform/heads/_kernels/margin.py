@@ -75,9 +75,7 @@ def _turned(
 
 
 def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Its cosine and sine, and whether θ + angle may leave [0, π]; yes, if values cannot be read without
-    waiting.
-    """
+    """Its cosine and sine, and whether θ + angle may leave [0, π]: yes, if values cannot be read at once."""
     if not values_readable(c):
         return angle.cos().to(c.dtype), angle.sin().to(c.dtype), True
     if angle.ndim:

@@ -22,8 +22,7 @@ def weight_logits(
     table: AngleTable,
     generator: Generator | None,
 ) -> Float[Tensor, "draws batch classes"]:
-    """β w_j·z for z = cos μ ± sin v, with a new w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖) for every draw of every
-    example.
+    """β w_j·z for z = cos μ ± sin v, with new w_j ~ vMF(w̃_j/‖w̃_j‖, ‖w̃_j‖) for every draw and example.
 
     Draw s lies on the side of v_s for s < pairs, and of −v_{s − pairs} for the others.
     """

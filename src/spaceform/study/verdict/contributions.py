@@ -112,8 +112,7 @@ def chance_in_auroc(correct: Bool[NDArray[np.bool_], " items"]) -> float:
 def to_retrieval(
     average_precision: Float[NDArray[np.floating], " queries"],
 ) -> Float[NDArray[np.float64], " seen"]:
-    """Contributions to mAP@R or Recall@1, from the value of each query; a query with nothing relevant has
-    NaN.
+    """Contributions to mAP@R or Recall@1, from the value of each query (NaN if nothing is relevant).
 
     An item is a query once and belongs to the gallery of all other queries, so it counts about twice: the
     deviation of its own value from the mean is doubled. On trained embeddings of digits the exact influence
