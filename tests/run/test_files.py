@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         try:
-            files.save(Path({str(tmp_path)!r}), {{"w": torch.zeros(100_000)}}, {{"epoch": 1}})
+            files.save_checkpoint(Path({str(tmp_path)!r}), {{"w": torch.zeros(100_000)}}, {{"epoch": 1}})
         except OSError as error:
             print(error.errno, error.strerror)
     """
@@ -159,7 +159,7 @@ def test_killed_while_saving_one_is_always_whole(tmp_path):
         print("ready", flush=True)
         for epoch in itertools.count():
             w = torch.full((200_000,), float(epoch))
-            files.save(Path({str(tmp_path)!r}), {{"w": w}}, {{"epoch": epoch}})
+            files.save_checkpoint(Path({str(tmp_path)!r}), {{"w": w}}, {{"epoch": epoch}})
     """
     for delay in (0.02, 0.07):
         process = subprocess.Popen(
