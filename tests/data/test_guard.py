@@ -10,7 +10,7 @@ from PIL import Image
 
 from spaceform.data import DataError, check, guard, load
 from spaceform.data.photos import decode
-from spaceform.run.predict import read
+from spaceform.run.predict import read_items
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
 
@@ -57,14 +57,14 @@ def test_what_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_path, monk
     with pytest.raises(DataError, match=r"bomb\.parquet unpacks to"):
         load(table)
     with pytest.raises(DataError, match=r"bomb\.npz unpacks to .*; predict fewer rows at a time"):
-        read([path])
+        read_items([path])
     lines = tmp_path / "long.csv"
     lines.write_text("a,y\n" + "1.0000000000,0\n" * 300_000)
     with pytest.raises(DataError, match=r"long\.csv unpacks to"):
         load(lines)
     monkeypatch.setattr(guard, "memory", lambda: 100_000_000)
     assert len(load(path)) == 2000
-    assert read([path])[1].shape == (2000, 500)
+    assert read_items([path])[1].shape == (2000, 500)
     assert len(load(table)) == 500_000
 
 

@@ -57,7 +57,7 @@ def test_fixed_draws_are_near_the_limit_of_monte_carlo(head, dim: int) -> None:
 @both
 @pytest.mark.parametrize("classes", [5, 600])
 def test_a_row_does_not_depend_on_batch_call_or_mode(head, classes: int, monkeypatch) -> None:
-    monkeypatch.setattr("spaceform.heads.stochastic._BLOCK", 64 * 5 * 3)  # several blocks
+    monkeypatch.setattr("spaceform.heads.stochastic._BLOCK_NUMBERS", 64 * 5 * 3)  # several blocks
     torch.manual_seed(0)
     made, z = head(16, classes).double(), torch.randn(20, 16, dtype=torch.float64)
     whole = made.predict_proba(z)

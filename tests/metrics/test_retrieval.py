@@ -87,7 +87,7 @@ def test_results_do_not_depend_on_the_block_size(geometry, monkeypatch):
         (1, 7, 1 << 30),
         (1, 160, 1 << 30),
     ):
-        monkeypatch.setattr(module, "_BLOCK", block)
+        monkeypatch.setattr(module, "_STRIP_SCORES", block)
         monkeypatch.setattr(module, "_TILE", tile)
         monkeypatch.setattr(module, "_WAITING_BYTES", kept)
         parts = retrieval(z, y, geometry)

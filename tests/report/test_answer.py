@@ -16,7 +16,7 @@ import torch
 from spaceform import metrics
 from spaceform.decisions import Combined, Known, LeastAmbiguousSets
 from spaceform.report.contents import Contents, compute
-from spaceform.report.figures.confusion import Confusion, confusion, figure, table
+from spaceform.report.figures.confusion import Confusion, confused_table, confusion, confusion_figure
 from spaceform.report.figures.intervals import intervals
 from spaceform.report.figures.searched import sensitive_heads
 from spaceform.report.page.page import render
@@ -207,13 +207,15 @@ def test_mistakes_by_hand(contents) -> None:
     found = by_hand(part.group.records[0])
     assert found.accuracy.tolist() == [0.8, 1.0, 0.0]
     assert found.pairs == [(2, 0, 3), (0, 1, 2)]
-    rows = [(line.label, *(cell.text for cell in line.cells)) for line in table(part.group, found).lines]
+    rows = [
+        (line.label, *(cell.text for cell in line.cells)) for line in confused_table(part.group, found).lines
+    ]
     assert rows == [("class 2", "class 0", "3", "100.0"), ("class 0", "class 1", "2", "20.0")]
-    assert [panel.title for panel in figure(part.group, found).panels] == [
+    assert [panel.title for panel in confusion_figure(part.group, found).panels] == [
         "Confusion matrix",
         "Accuracy by class",
     ]
-    many = figure(part.group, by_hand(part.group.records[0], 40))
+    many = confusion_figure(part.group, by_hand(part.group.records[0], 40))
     assert [panel.title for panel in many.panels] == ["The classes with the lowest accuracy"]
 
 
@@ -259,5 +261,5 @@ def test_mistakes_are_those_of_the_run_to_deploy(contents) -> None:
     assert found.counts.sum() == 300
     assert found.counts.diagonal().sum() / 300 == pytest.approx(record.metrics["accuracy"])
     assert confusion(None) is None
-    assert figure(part.group, None).missing
-    assert table(part.group, None) is None
+    assert confusion_figure(part.group, None).missing
+    assert confused_table(part.group, None) is None

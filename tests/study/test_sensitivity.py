@@ -7,7 +7,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from spaceform.study.sensitivity import Tried, left_out, told, tried, unequal
+from spaceform.study.sensitivity import Tried, heads_left_out, told, tried, unequal
 
 
 def write_search(study: Path, head: str, rungs: list[list[float | None]], planned: int = 4) -> None:
@@ -71,8 +71,8 @@ def test_a_head_of_which_nothing_trained_is_not_there_and_is_named(tmp_path):
     assert tried(tmp_path) == []
     assert tried(tmp_path / "nowhere") == []
     notes = {"searched": {"vmf": "vmf: every candidate diverged", "cosine": "fine"}}
-    assert left_out({"cosine"}, notes) == {"vmf": "every candidate diverged"}
-    assert left_out({"cosine"}, {}) == {}
+    assert heads_left_out({"cosine"}, notes) == {"vmf": "every candidate diverged"}
+    assert heads_left_out({"cosine"}, {}) == {}
 
 
 def test_a_search_that_was_not_equal_is_told_with_the_counts():
