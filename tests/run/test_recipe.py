@@ -104,10 +104,10 @@ def test_the_authors_recipes_differ_from_the_text_in_what_is_documented():
 
 
 def test_a_profile_is_a_prefix():
-    assert r.load("authors/cub200/vmf") == r.AUTHORS["cub200/vmf"]
-    assert r.load("cub200/vmf") == r.PAPER["cub200/vmf"]
+    assert r.load_recipe("authors/cub200/vmf") == r.AUTHORS["cub200/vmf"]
+    assert r.load_recipe("cub200/vmf") == r.PAPER["cub200/vmf"]
     with pytest.raises(r.RecipeError, match="did you mean 'authors/cub200/vmf'"):
-        r.load("author/cub200/vmf")
+        r.load_recipe("author/cub200/vmf")
 
 
 @pytest.mark.parametrize("name", list(r.QUICK))
@@ -124,7 +124,7 @@ def test_every_head_has_a_quick_recipe():
 
 @pytest.mark.parametrize("name", ["cifar100/arcface", "mnist/vmf", "digits/standard"])
 def test_json_round_trip_is_exact(name):
-    recipe = r.replace(r.load(name), {"optim.lr": 0.1 + 0.2}, seed=3)
+    recipe = r.replace(r.load_recipe(name), {"optim.lr": 0.1 + 0.2}, seed=3)
     assert r.make(json.loads(recipe.to_json())) == recipe
     assert r.make(json.loads(recipe.to_json())).digest == recipe.digest
     assert r.replace(recipe, seed=4).digest != recipe.digest
@@ -213,7 +213,7 @@ def test_settings(setting, key, value):
 )
 def test_mistakes_are_one_clear_sentence(settings, said):
     with pytest.raises(r.RecipeError, match=said) as caught:
-        r.load("digits/cosine", settings)
+        r.load_recipe("digits/cosine", settings)
     assert "\n" not in str(caught.value)
 
 
@@ -221,23 +221,23 @@ def test_a_missing_key_is_named(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[data]\nname = "digits"\n[head]\nname = "cosine"\n[net]\ndim = 3\n')
     with pytest.raises(r.RecipeError, match=r"mine.toml: the key 'optim' is missing"):
-        r.load(path)
+        r.load_recipe(path)
 
 
 def test_a_file_is_read_and_a_broken_one_named(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[data]\nname = "digits"\n[head]\nname = "cosine"\n[net]\ndim = 3\n[optim]\nlr = 0.1\n')
-    assert r.load(path).optim.lr == 0.1
-    assert r.load(path, ["optim.lr=0.2"]).optim.lr == 0.2
+    assert r.load_recipe(path).optim.lr == 0.1
+    assert r.load_recipe(path, ["optim.lr=0.2"]).optim.lr == 0.2
     path.write_text("[data\n")
     with pytest.raises(r.RecipeError, match=r"mine.toml cannot be read as a recipe"):
-        r.load(path)
+        r.load_recipe(path)
     with pytest.raises(r.RecipeError, match=r"there is no recipe file '.*nothing.toml'"):
-        r.load(tmp_path / "nothing.toml")
+        r.load_recipe(tmp_path / "nothing.toml")
 
 
 def test_unknown_names_say_the_nearest():
     with pytest.raises(r.RecipeError, match=r"unknown recipe 'mnist/vfm'; did you mean 'mnist/vmf'"):
-        r.load("mnist/vfm")
+        r.load_recipe("mnist/vfm")
     with pytest.raises(KeyError, match=r"did you mean 'mnist/vmf'"):
         r.PAPER["mnist/vfm"]
