@@ -120,7 +120,8 @@ def test_csv_is_read_like_parquet(tmp_path, name):
     assert torch.equal(csv.labels, parquet.labels)
     assert torch.equal(csv.official.test, parquet.official.test)
     assert np.array_equal(
-        predict.read([tmp_path / name], [TableFeature("f3"), TableFeature("f0")])[1], csv.inputs[:, [3, 0]]
+        predict.read_items([tmp_path / name], [TableFeature("f3"), TableFeature("f0")])[1],
+        csv.inputs[:, [3, 0]],
     )
     pd.read_csv(tmp_path / name).to_csv(tmp_path / name, index=False)
     assert load(tmp_path / name).columns == csv.columns

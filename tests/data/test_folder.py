@@ -25,7 +25,7 @@ def test_hidden_files_and_folders_are_no_images_in_training_and_prediction(tmp_p
     (folder / "dog" / ".ipynb_checkpoints" / "000-checkpoint.jpg").write_bytes(b"a copy")
     trained = load(folder).inputs
     assert [path.name for path in trained] == ["000.jpg", "001.jpg"] * 2
-    assert predict.read([folder])[1] == list(trained)
+    assert predict.read_items([folder])[1] == list(trained)
 
 
 def test_small_images_of_one_size_are_held_in_memory(tmp_path, write_folder, write_photo):
