@@ -142,7 +142,7 @@ CHANGED = {
     "net.hidden": [9],
     "net.dropout": 0.4,
     "net.pieces": 3,
-    "net.members": 2,
+    "net.members": 3,
     "net.gates": False,
     "net.projected": False,
     "head.beta": 5.0,
