@@ -1,5 +1,7 @@
 """References: the setting with the lowest held-out loss, and probabilities of every class."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
@@ -64,6 +66,20 @@ def test_a_single_trial_is_a_usual_setting():
     )
     assert [one.options for one in logistic] == [{"C": 1.0}]
     assert [one.options for one in neighbours] == [{"k": 10, "metric": "cosine"}]
+
+
+def test_distances_to_the_neighbours_are_taken_some_at_a_time():
+    """Those of 20,000 rows to 3,000 would take 240 MB, and their order twice as much."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3000, 8)).astype(np.float32), np.arange(3000) % 3
+    parts = parts_of(Rows.of(x[:2000], y[:2000]), Rows.of(x[2000:], y[2000:]), seed=0)
+    test = Rows.of(rng.standard_normal((20_000, 8)).astype(np.float32), np.zeros(20_000)).x
+    tracemalloc.start()
+    try:
+        reference("neighbours", parts, test, classes=3, trials=1)
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_start_from_a_part_leads_to_the_same_minimum():

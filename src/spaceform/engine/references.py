@@ -38,6 +38,12 @@ _RISES = 3
 
 _MOST_NEIGHBOURS = 100
 
+_ASKED = 8192
+"""Rows that are predicted at a time."""
+
+_DISTANCES = 16
+"""MiB of distances at a time, and twice as much for their order. By default scikit-learn takes a GiB."""
+
 _LAST_STEPS = 50
 """The most steps of the last fit, of all rows. It starts from the solution of a part, and on photo features
 converges in 20 to 50 steps.
@@ -105,13 +111,15 @@ def reference(
             best, best_p, found = len(settings) - 1, p, families[0].found()
         if kind.one_valley and len(settings) - 1 - best >= _RISES:
             break
+    del families, held_out  # models and rows of the parts: memory that all rows take now
     whole = _whole(parts)
     started = time.perf_counter()
     chosen = kind.family(whole.train, classes, seed)
     chosen.start = found
     chosen.predict(whole.inputs(x[:1]).numpy(), **settings[best].options)
     fitted = time.perf_counter()
-    probabilities = chosen.predict(whole.inputs(x).numpy(), **settings[best].options)
+    blocks = (whole.inputs(some).numpy() for some in x.split(_ASKED))
+    probabilities = np.concatenate([chosen.predict(some, **settings[best].options) for some in blocks])
     ended = time.perf_counter()
     times = fitted - started, ended - fitted
     return Reference(name, tuple(settings), settings[best], best_p, probabilities, *times)
@@ -123,7 +131,7 @@ def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
     if len(parts) == 1:  # the held-out rows of three folds are all rows already
         raw.append(_raw(parts[0].train, parts[0]))
     rows = reduce(joined, raw)
-    return TrainingSplit.of(rows, rows)
+    return TrainingSplit.of(rows, rows[torch.zeros(0, dtype=torch.long)])
 
 
 def _x(rows: Rows) -> NDArray[Any]:
@@ -133,7 +141,7 @@ def _x(rows: Rows) -> NDArray[Any]:
 
 def _raw(rows: Rows, part: TrainingSplit) -> Rows:
     inverse = part.inputs.inverse
-    x = rows.features / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
+    x = (rows.features / inverse.masked_fill(inverse == 0, 1.0)).add_(part.inputs.mean)
     return Rows(x, rows.y, rows.weight)
 
 
@@ -229,13 +237,16 @@ class _Neighbours(_Family):
         return (votes + 1 / self.classes) / (votes.sum(1, keepdims=True) + 1)
 
     def _near(self, x: NDArray[Any], metric: str) -> NDArray[np.intp]:
+        from sklearn import config_context
         from sklearn.neighbors import NearestNeighbors
 
         key = {"x": x, "metric": metric}
         if self.fitted is None or self.fitted["x"] is not x or self.fitted["metric"] != metric:
-            most = min(_MOST_NEIGHBOURS, len(self.x))
-            found = NearestNeighbors(n_neighbors=most, metric=metric).fit(self.x)
-            self.nearest: NDArray[np.intp] = found.kneighbors(x, return_distance=False)
+            if self.fitted is None or self.fitted["metric"] != metric:
+                most = min(_MOST_NEIGHBOURS, len(self.x))
+                self.index = NearestNeighbors(n_neighbors=most, metric=metric).fit(self.x)
+            with config_context(working_memory=_DISTANCES):
+                self.nearest: NDArray[np.intp] = self.index.kneighbors(x, return_distance=False)
             self.fitted = key
         return self.nearest
 
