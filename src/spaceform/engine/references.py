@@ -41,9 +41,6 @@ _MOST_NEIGHBOURS = 100
 _ASKED = 8192
 """Rows that are predicted at a time."""
 
-_DISTANCES = 16
-"""MiB of distances at a time, and twice as much for their order. By default scikit-learn takes a GiB."""
-
 _LAST_STEPS = 50
 """The most steps of the last fit, of all rows. It starts from the solution of a part, and on photo features
 converges in 20 to 50 steps.
@@ -131,6 +128,7 @@ def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
     if len(parts) == 1:  # the held-out rows of three folds are all rows already
         raw.append(_raw(parts[0].train, parts[0]))
     rows = reduce(joined, raw)
+    del raw  # as large as the rows
     return TrainingSplit.of(rows, rows[torch.zeros(0, dtype=torch.long)])
 
 
@@ -237,18 +235,30 @@ class _Neighbours(_Family):
         return (votes + 1 / self.classes) / (votes.sum(1, keepdims=True) + 1)
 
     def _near(self, x: NDArray[Any], metric: str) -> NDArray[np.intp]:
-        from sklearn import config_context
         from sklearn.neighbors import NearestNeighbors
 
         key = {"x": x, "metric": metric}
         if self.fitted is None or self.fitted["x"] is not x or self.fitted["metric"] != metric:
             if self.fitted is None or self.fitted["metric"] != metric:
                 most = min(_MOST_NEIGHBOURS, len(self.x))
-                self.index = NearestNeighbors(n_neighbors=most, metric=metric).fit(self.x)
-            with config_context(working_memory=_DISTANCES):
-                self.nearest: NDArray[np.intp] = self.index.kneighbors(x, return_distance=False)
+                self.index = NearestNeighbors(n_neighbors=most).fit(_compared(self.x, metric))
+            self.nearest: NDArray[np.intp] = self.index.kneighbors(
+                _compared(x, metric), return_distance=False
+            )
             self.fitted = key
         return self.nearest
+
+
+def _compared(x: NDArray[Any], metric: str) -> NDArray[Any]:
+    """Rows whose Euclidean neighbours are those by this metric: of the cosine, directions.
+
+    scikit-learn looks for Euclidean neighbours with few distances in memory at a time; for those by the
+    cosine it takes a GiB of distances, and twice as much for their order.
+    """
+    from sklearn.preprocessing import normalize
+
+    directions: NDArray[Any] = normalize(x) if metric == "cosine" else x
+    return directions
 
 
 def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:
