@@ -7,7 +7,7 @@ Nesterov's momentum; the rate rises for a tenth of the steps and falls to 0 as a
 candidates, three rates times two choices of options, for the first number of epochs. The one with the lowest
 NLL on the validation images is trained anew for the second number of epochs with each seed and judged on the
 10,000 test images. R = √c‖z‖ of the middle test embedding says how curved the head's space is there. Goes on
-where it was stopped; writes results/benchmarks/hyperbolic_pixels.json.
+where it was stopped; writes "pixels" in results/benchmarks/hyperbolic.json.
 """
 
 import argparse
@@ -143,12 +143,13 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--epochs", nargs=2, type=int, default=[2, 5], help="of the search, of the seeds")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/hyperbolic_pixels.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/hyperbolic.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     dataset = data.load("cifar10")
     pictures = dataset, data.split(dataset)
-    runs = json.loads(options.out.read_text())["runs"] if options.out.exists() else []
+    whole = json.loads(options.out.read_text()) if options.out.exists() else {}
+    runs = whole.get("pixels", {}).get("runs", [])
 
     def done(row: str, choice: int, rate: float, epochs: int, seed: int) -> dict[str, Any]:
         key = {"row": row, "choice": choice, "rate": rate, "epochs": epochs, "seed": seed}
@@ -165,7 +166,7 @@ def main() -> None:
             "rows": summary(runs, options.epochs),
             "runs": runs,
         }
-        write_record(options.out, record)
+        write_record(options.out, whole | {"pixels": record})
         parts = [run[part] for part in ("validation", "test") if part in run]
         measured = [f"{part['accuracy']:.2f} % {part['nll']:.4f} R {part['radius']:.2f}" for part in parts]
         print(*key.values(), *measured, f"{run['seconds']:.0f} s", flush=True)

@@ -42,7 +42,7 @@ def test_rows_are_read_in_any_order(tmp_path, dtype):
     assert isinstance(stored, StoredRows)
     assert (stored.shape, dataset.kind, len(dataset.classes)) == (torch.Size((20, 3)), "features", 10)
     assert torch.equal(torch.cat(list(stored.split(6)))[:, 2], torch.arange(20.0))
-    for index in ([19, 0, 7, 8, 7], [3], [], [*range(20)]):
+    for index in ([19, 0, 7, 8, 7], [3], [], [*range(20)], [8, 8, 10, 12], [5, 1, 1, 3]):
         x = stored[torch.tensor(index, dtype=torch.long)]
         assert x.dtype == torch.float32
         assert x[:, 1].tolist() == index

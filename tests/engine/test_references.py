@@ -1,9 +1,12 @@
 """References: the setting with the lowest held-out loss, and probabilities of every class."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from spaceform.engine import REFERENCES, Rows, parts_of, reference
@@ -64,6 +67,31 @@ def test_a_single_trial_is_a_usual_setting():
     )
     assert [one.options for one in logistic] == [{"C": 1.0}]
     assert [one.options for one in neighbours] == [{"k": 10, "metric": "cosine"}]
+
+
+def test_neighbours_by_the_cosine_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((900, 20)).astype(np.float32) + 0.5, np.arange(900) % 3
+    parts = parts_of(Rows.of(x[:400], y[:400]), Rows.of(x[400:800], y[400:800]), seed=0)
+    found = reference("neighbours", parts, Rows.of(x[800:], y[800:]).x, classes=3, trials=1)
+    scale = StandardScaler().fit(x[:800])
+    peer = KNeighborsClassifier(10, metric="cosine").fit(scale.transform(x[:800]), y[:800])
+    votes = 10 * peer.predict_proba(scale.transform(x[800:]))
+    np.testing.assert_allclose(found.probabilities, (votes + 1 / 3) / 11, atol=1e-6)
+
+
+def test_distances_to_the_neighbours_are_taken_some_at_a_time():
+    """Those of 20,000 rows to 3,000 would take 240 MB, and their order twice as much."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3000, 8)).astype(np.float32), np.arange(3000) % 3
+    parts = parts_of(Rows.of(x[:2000], y[:2000]), Rows.of(x[2000:], y[2000:]), seed=0)
+    test = Rows.of(rng.standard_normal((20_000, 8)).astype(np.float32), np.zeros(20_000)).x
+    tracemalloc.start()
+    try:
+        reference("neighbours", parts, test, classes=3, trials=1)
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_start_from_a_part_leads_to_the_same_minimum():

@@ -72,6 +72,7 @@ def fit_joined(rows: DesignRows, plain: Float[Tensor, "n classes"]) -> JoinedMod
         if K > _FEW and float(rows.weight @ steps[-1].gather(1, rows.y[:, None])[:, 0]) <= 0:
             break
     D = torch.stack(steps)
+    del whole, kept, objective, steps  # each as large as D, or several times
     shares = _shares(plain, D, rows)
     return JoinedModels(models, shares * _support(plain, torch.einsum("m,mnk->nk", shares, D), rows))
 

@@ -5,9 +5,11 @@ the process's memory until the system takes them back.
 """
 
 import hashlib
+import itertools
+import operator
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
@@ -33,6 +35,10 @@ _SAMPLED = 256
 """How many rows the digest looks at."""
 
 _Rows: TypeAlias = Int64[np.ndarray, " rows"]
+_Span: TypeAlias = tuple[int, int, int, bool, int, int]
+"""Neighbours that are read at once: their file, the first there and how many are read; whether all of these
+are asked for, once each; and which of the sorted rows that are asked for they are.
+"""
 
 
 class FeatureFile(NamedTuple):
@@ -151,41 +157,53 @@ class StoredRows:
         return x if self._function is None else self._function(x)
 
     def _read(self, wanted: _Rows) -> Float32[Tensor, "rows dim"]:
-        """Rows of the files, in this order: sorted, read in spans, and put back."""
-        sorted_already = bool((np.diff(wanted) >= 0).all())
-        order = None if sorted_already else np.argsort(wanted, kind="stable")
+        """Rows of the files, in this order: read in spans, from first to last, each into its place."""
+        order = None if bool((np.diff(wanted) >= 0).all()) else np.argsort(wanted, kind="stable")
         rows = wanted if order is None else wanted[order]
         x = np.empty((len(rows), self._dim), np.float32)
-        opened: tuple[int, Any] = -1, None
-        try:
-            for first, end in self._spans(rows):
-                number = int(np.searchsorted(self._starts, rows[first], side="right")) - 1
-                if opened[0] != number:
-                    if opened[1] is not None:
-                        opened[1].close()
-                    opened = number, _opened(self._files[number].path)
-                at = rows[first:end] - self._starts[number]
-                _read_span(opened[1], self._files[number], at, x[first:end])
-        finally:
-            if opened[1] is not None:
-                opened[1].close()
-        self._require_numbers(x, rows)
-        if order is not None:
-            back = np.empty_like(order)
-            back[order] = np.arange(len(order))
-            return torch.from_numpy(x)[torch.from_numpy(back)]
+        for number, spans in itertools.groupby(self._spans(rows), key=operator.itemgetter(0)):
+            with _opened(self._files[number].path) as file:
+                self._read_spans(file, spans, rows, x, order)
+        self._require_numbers(x, wanted)
         return torch.from_numpy(x)
 
-    def _spans(self, rows: _Rows) -> Iterator[tuple[int, int]]:
+    def _spans(self, rows: _Rows) -> Iterator[_Span]:
         """Runs of sorted rows that are read at once: of one file, with small gaps, and not too long."""
         if not len(rows):
             return
-        width = 4 * self._dim
-        jump = np.diff(rows) > max(1, _READ_OVER // width)
+        width, files = 4 * self._dim, np.searchsorted(self._starts, rows, side="right") - 1
+        gaps = np.diff(rows)
+        jump = (gaps > max(1, _READ_OVER // width)) | (np.diff(files) != 0)
         jump |= np.diff(rows // max(1, _SPAN // width)) != 0
-        jump |= np.diff(np.searchsorted(self._starts, rows, side="right")) != 0
-        ends = [*(np.flatnonzero(jump) + 1).tolist(), len(rows)]
-        yield from zip([0, *ends[:-1]], ends, strict=True)
+        first = np.concatenate([[0], np.flatnonzero(jump) + 1])
+        end = np.append(first[1:], len(rows))
+        row, file = rows[first], files[first]
+        uneven = np.concatenate([[0], np.cumsum(gaps != 1)])
+        whole, count = uneven[first] == uneven[end - 1], rows[end - 1] - row + 1
+        columns = (file, row - self._starts[file], count, whole, first, end)
+        yield from zip(*(column.tolist() for column in columns), strict=True)
+
+    def _read_spans(
+        self,
+        file: Any,
+        spans: Iterable[_Span],
+        rows: _Rows,
+        x: Float32[np.ndarray, "rows dim"],
+        order: _Rows | None,
+    ) -> None:
+        """Read each from its first row to its last, and keep those that are asked for."""
+        view, line, places = _bytes_of(x), 4 * self._dim, None if order is None else order.tolist()
+        for number, row, count, whole, first, end in spans:
+            where = self._files[number]
+            file.seek(where.offset + row * self._dim * where.dtype.itemsize)
+            if where.dtype == np.float32 and whole and (places is None or count == 1):
+                at = first if places is None else places[first]
+                _fill(file, view[at * line : (at + count) * line], where, row + count)
+                continue
+            data: NDArray[Any] = np.empty((count, self._dim), where.dtype)
+            _fill(file, _bytes_of(data), where, row + count)
+            into = slice(first, end) if order is None else order[first:end]
+            x[into] = data[rows[first:end] - rows[first]]
 
     def _require_numbers(self, x: Float32[np.ndarray, "rows dim"], rows: _Rows) -> None:
         """Refuse rows that a net cannot take; the first of them is named."""
@@ -194,7 +212,7 @@ class StoredRows:
         low, high = torch.aminmax(torch.from_numpy(x))
         if float(low) >= -LARGEST and float(high) <= LARGEST:
             return
-        bad = int(rows[np.flatnonzero(~(np.abs(x) <= LARGEST).all(1))[0]])
+        bad = int(rows[~(np.abs(x) <= LARGEST).all(1)].min())
         number = int(np.searchsorted(self._starts, bad, side="right")) - 1
         raise DataError(
             f"row {bad - self._starts[number]:,} of {self._files[number].path} has a value that is NaN, "
@@ -209,17 +227,15 @@ def _opened(path: Path) -> Any:
         raise DataError(f"{path} cannot be read ({error.strerror}); put the file back.") from None
 
 
-def _read_span(file: Any, where: FeatureFile, rows: _Rows, into: Float32[np.ndarray, "rows dim"]) -> None:
-    """Read from the first of these rows to the last, and keep those that are asked for."""
-    first, count, dim = int(rows[0]), int(rows[-1] - rows[0]) + 1, into.shape[1]
-    whole = count == len(rows) and where.dtype == np.float32
-    data: NDArray[Any] = into if whole else np.empty((count, dim), where.dtype)
-    file.seek(where.offset + first * dim * where.dtype.itemsize)
-    view, at = data.reshape(-1).view(np.uint8).data, 0
-    while at < len(view):
-        got = file.readinto(view[at:])
-        if not got:
-            raise DataError(f"{where.path} ends before row {first + count}; write it again.")
-        at += got
-    if not whole:
-        into[...] = data[rows - first]
+def _bytes_of(x: NDArray[Any]) -> memoryview:
+    return x.reshape(-1).view(np.uint8).data
+
+
+def _fill(file: Any, view: memoryview, where: FeatureFile, end: int) -> None:
+    """Read as many bytes as there is room for, up to this row."""
+    got = file.readinto(view)
+    while got < len(view):
+        more = file.readinto(view[got:])
+        if not more:
+            raise DataError(f"{where.path} ends before row {end}; write it again.")
+        got += more

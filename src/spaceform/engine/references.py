@@ -38,6 +38,9 @@ _RISES = 3
 
 _MOST_NEIGHBOURS = 100
 
+_ASKED = 8192
+"""Rows that are predicted at a time."""
+
 _LAST_STEPS = 50
 """The most steps of the last fit, of all rows. It starts from the solution of a part, and on photo features
 converges in 20 to 50 steps.
@@ -105,13 +108,15 @@ def reference(
             best, best_p, found = len(settings) - 1, p, families[0].found()
         if kind.one_valley and len(settings) - 1 - best >= _RISES:
             break
+    del families, held_out  # models and rows of the parts: memory that all rows take now
     whole = _whole(parts)
     started = time.perf_counter()
     chosen = kind.family(whole.train, classes, seed)
     chosen.start = found
     chosen.predict(whole.inputs(x[:1]).numpy(), **settings[best].options)
     fitted = time.perf_counter()
-    probabilities = chosen.predict(whole.inputs(x).numpy(), **settings[best].options)
+    blocks = (whole.inputs(some).numpy() for some in x.split(_ASKED))
+    probabilities = np.concatenate([chosen.predict(some, **settings[best].options) for some in blocks])
     ended = time.perf_counter()
     times = fitted - started, ended - fitted
     return Reference(name, tuple(settings), settings[best], best_p, probabilities, *times)
@@ -123,7 +128,8 @@ def _whole(parts: Sequence[TrainingSplit]) -> TrainingSplit:
     if len(parts) == 1:  # the held-out rows of three folds are all rows already
         raw.append(_raw(parts[0].train, parts[0]))
     rows = reduce(joined, raw)
-    return TrainingSplit.of(rows, rows)
+    del raw  # as large as the rows
+    return TrainingSplit.of(rows, rows[torch.zeros(0, dtype=torch.long)])
 
 
 def _x(rows: Rows) -> NDArray[Any]:
@@ -133,7 +139,7 @@ def _x(rows: Rows) -> NDArray[Any]:
 
 def _raw(rows: Rows, part: TrainingSplit) -> Rows:
     inverse = part.inputs.inverse
-    x = rows.features / inverse.masked_fill(inverse == 0, 1.0) + part.inputs.mean
+    x = (rows.features / inverse.masked_fill(inverse == 0, 1.0)).add_(part.inputs.mean)
     return Rows(x, rows.y, rows.weight)
 
 
@@ -233,11 +239,26 @@ class _Neighbours(_Family):
 
         key = {"x": x, "metric": metric}
         if self.fitted is None or self.fitted["x"] is not x or self.fitted["metric"] != metric:
-            most = min(_MOST_NEIGHBOURS, len(self.x))
-            found = NearestNeighbors(n_neighbors=most, metric=metric).fit(self.x)
-            self.nearest: NDArray[np.intp] = found.kneighbors(x, return_distance=False)
+            if self.fitted is None or self.fitted["metric"] != metric:
+                most = min(_MOST_NEIGHBOURS, len(self.x))
+                self.index = NearestNeighbors(n_neighbors=most).fit(_compared(self.x, metric))
+            self.nearest: NDArray[np.intp] = self.index.kneighbors(
+                _compared(x, metric), return_distance=False
+            )
             self.fitted = key
         return self.nearest
+
+
+def _compared(x: NDArray[Any], metric: str) -> NDArray[Any]:
+    """Rows whose Euclidean neighbours are those by this metric: of the cosine, directions.
+
+    scikit-learn looks for Euclidean neighbours with few distances in memory at a time; for those by the
+    cosine it takes a GiB of distances, and twice as much for their order.
+    """
+    from sklearn.preprocessing import normalize
+
+    directions: NDArray[Any] = normalize(x) if metric == "cosine" else x
+    return directions
 
 
 def _logistic_settings(trials: int, parts: Sequence[TrainingSplit]) -> list[dict[str, Any]]:

@@ -106,13 +106,13 @@ class AdaFaceHead(MarginHead):
     def _target_margin(
         self, z: Float[Tensor, "batch dim"], norms: Float[Tensor, " batch"] | None = None
     ) -> Margin:
-        norms = self._norms(z.detach(), norms)
+        norms = self._norms(z, norms)
         if self.training:
             self._follow(norms)
-        state: list[Any] = [self.norm_mean, self.norm_std, self.margin]
-        mean, std, m = [x.item() for x in state] if values_readable(norms) else state
-        angle = (norms - mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
-        return Margin(angle, shift=m - angle)
+        state: list[Any] = [self.margin, self.norm_std]
+        m, std = [x.item() for x in state] if values_readable(norms) else state
+        angle = (norms - self.norm_mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
+        return Margin(angle, shift=self.margin - angle)
 
     def _norms(
         self, z: Float[Tensor, "batch dim"], plain: Float[Tensor, " batch"] | None = None
@@ -123,7 +123,7 @@ class AdaFaceHead(MarginHead):
         longest = min(LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
         # In float64 no square of a float32 overflows; Apple's GPUs have no float64.
         wide, z = (None, z.clamp(-longest, longest)) if z.device.type == "mps" else (torch.float64, z)
-        norms = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)
+        norms = torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True, dtype=wide)
         return norms.clamp_max_(longest).to(z.dtype)
 
     def _follow(self, norms: Float[Tensor, "batch 1"]) -> None:
@@ -137,4 +137,4 @@ class AdaFaceHead(MarginHead):
         else:
             rate = count.to(self.norm_mean.dtype).reciprocal().clamp_min_(self.momentum)
         for running, of_batch in ((self.norm_mean, mean), (self.norm_std, std)):
-            running.lerp_(of_batch.to(running.dtype), rate)
+            running.lerp_(of_batch if of_batch.dtype == running.dtype else of_batch.to(running.dtype), rate)

@@ -132,7 +132,7 @@ class Standardised(nn.Module):
         return self
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
-        return ((x - self.mean) * self.inverse).clamp(-_LARGEST_STANDARDISED, _LARGEST_STANDARDISED)
+        return (x - self.mean).mul_(self.inverse).clamp_(-_LARGEST_STANDARDISED, _LARGEST_STANDARDISED)
 
 
 @final

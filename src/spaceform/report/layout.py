@@ -31,7 +31,7 @@ def lay_out(z: NDArray[np.floating[Any]], geometry: Geometry | None) -> Layout:
     principal axes about the origin and then gets its own length back, so distances from the origin are exact.
     Otherwise: principal components. Three dimensions stay as they are; one or two are filled up with zeros.
     """
-    z = np.nan_to_num(z.astype(np.float64))
+    z = np.nan_to_num(z.astype(np.float64), copy=False)
     n = z.shape[1]
     if n == 3:
         return Layout(z, "The three coordinates that the net emits")

@@ -23,6 +23,7 @@ from spaceform.heads.stochastic import StochasticHead
 from spaceform.metrics.retrieval import Retrieval, expected_retrieval, retrieval
 from spaceform.run import calibrating as calibration
 from spaceform.run import files, timing
+from spaceform.run.allocator import give_back_freed_memory
 from spaceform.run.calibrating import Calibration
 from spaceform.run.feature_run import WATCHED, held_out, is_for_features, judge_of
 from spaceform.run.finished import Run
@@ -108,6 +109,7 @@ def evaluate(
     `device` and `workers` say where the net runs and how many processes decode photos. Data that have changed
     since training are refused: their split would differ, and test items could be training items.
     """
+    give_back_freed_memory()  # what training took
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
         run.model.to(device)

@@ -60,7 +60,8 @@ WATCHED = 20_000
 """The most validation rows that are held out from a rehearsal, if features stay on the disk."""
 _SEARCH_MEMORY, _FEWEST_SEARCHED = 1 / 32, 2_000
 """If features stay on the disk: the share of the memory that the training rows of a search take (a fit has
-three copies of them, and several fits run at a time), and the fewest rows, however small the memory is.
+three copies of them, and several fits run at a time), and the fewest rows, however small the memory is. With
+many classes the logits of a row, in double precision, are more than its features and count in their place.
 """
 
 
@@ -203,7 +204,7 @@ def affordable(parts: Material) -> int | None:
     train = len(parts.split.train)
     if not isinstance(parts.dataset.inputs, StoredRows):
         return None
-    most = int(_SEARCH_MEMORY * memory()) // (4 * parts.input_shape[0])
+    most = int(_SEARCH_MEMORY * memory()) // (4 * max(parts.input_shape[0], 2 * len(parts.classes)))
     return max(_FEWEST_SEARCHED, most) if train > max(_FEWEST_SEARCHED, most) else None
 
 

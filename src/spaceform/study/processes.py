@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, final
 
 from spaceform.data.decoding import usable_cores
+from spaceform.run.allocator import give_back_freed_memory
 from spaceform.run.progress import Progress
 from spaceform.study.folder import Failure, Job, StudyFolder
 from spaceform.study.place import TRIES, Event, Watcher, Work, decoding_processes, perform, unwatched
@@ -326,6 +327,7 @@ def _work(pipe: "Connection[Any, Any]") -> None:
             event = Event(task.job, "stopped")
         except Exception as error:
             event = Event(task.job, "failed", failure=Failure.of(error))
+        give_back_freed_memory()
         pipe.send(event)
 
 

@@ -29,6 +29,7 @@ from spaceform.engine.space import NARROW
 from spaceform.foundation.messages import first_line
 from spaceform.foundation.values import parsed
 from spaceform.run import files
+from spaceform.run.allocator import give_back_freed_memory
 from spaceform.run.evaluate import found_within_classes, kept_items
 from spaceform.run.feature_run import affordable, engine_parts
 from spaceform.run.material import Material, load_data, material
@@ -134,9 +135,10 @@ def _classifier(name: str, parts: Material, trials: int) -> _Made:
     log_p, held_log_p = (
         torch.from_numpy(p).log() for p in (found.probabilities, found.held_out_probabilities)
     )
-    calibrator: StructuredScaling = StructuredScaling().fit(
-        held_log_p, torch.cat([part.held_out.y for part in held_out])
-    )
+    held_y = torch.cat([part.held_out.y for part in held_out])
+    del x, held_out  # a calibrator of many classes takes as much memory as the rows did
+    give_back_freed_memory()
+    calibrator: StructuredScaling = StructuredScaling().fit(held_log_p, held_y)
     calibrated = calibrator(log_p)
     measured, chosen = quality(log_p, y), quality(calibrated, y)
     arrays = {

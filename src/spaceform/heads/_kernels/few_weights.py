@@ -46,17 +46,21 @@ def few_cosine_cross_entropy(
     shift: Float[Tensor, ""] | None,
 ) -> Float[Tensor, " batch"] | None:
     """Minus log softmax(β cos θ_j)_y, with β (cos θ_y − shift); None if a norm is too small or large."""
-    beta = log_beta.exp().to(z.dtype)
+    # A column at once: a number that is expanded, and then copied, takes two nodes more.
+    beta = log_beta.expand(weight.shape[0], 1).exp().to(z.dtype)
     u = _as_long_as(z.new_ones(z.shape[0], 1), z)
-    w = None if u is None else _as_long_as(beta.expand(weight.shape[0], 1), weight)
+    w = None if u is None else _as_long_as(beta, weight)
     if u is None or w is None:
         return None
     axis = _class_axis(weight)
     logits = _products(u, w, axis)
     if shift is not None:
         index = y.unsqueeze(axis)
-        logits = logits.scatter_add(axis, index, (-beta * shift.to(z.dtype)).expand_as(index))
-    return _nll(logits, y, axis)
+        logits = logits.scatter_add(axis, index, (beta[0] * -shift.to(z.dtype)).expand_as(index))
+    loss = _nll(logits, y, axis)
+    if loss.grad_fn is not None:
+        loss.grad_fn.register_prehook(_MaybeDifferentiable(u, z, w, weight, beta))
+    return loss
 
 
 def _class_axis(weight: Tensor) -> int:
@@ -109,9 +113,25 @@ def _as_long_as(
     least, most = ends(norm)
     if not (least >= _SHORTEST and most <= _LONGEST):  # also true for NaN
         return None
-    if rows.grad_fn is not None:
-        rows.grad_fn.register_hook(_Differentiable(x, length))
     return rows
+
+
+class _MaybeDifferentiable:
+    """Watches a backward pass begin; one that is to be differentiated again gets `_Differentiable` norms.
+
+    A hook takes as long as two operators, in every backward pass: so there is one, and two where needed.
+    """
+
+    def __init__(self, u: Tensor, z: Tensor, w: Tensor, weight: Tensor, beta: Tensor) -> None:
+        self.of_z, self.z, self.of_weight, self.weight, self.beta = u.grad_fn, z, w.grad_fn, weight, beta
+
+    def __call__(self, _grads: tuple[Tensor | None, ...]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        one = self.z.new_ones(self.z.shape[0], 1)
+        for node, x, length in ((self.of_z, self.z, one), (self.of_weight, self.weight, self.beta)):
+            if node is not None:
+                node.register_hook(_Differentiable(x, length))
 
 
 class _Differentiable:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from spaceform.heads._checks import ends, values_readable
+from spaceform.heads._checks import values_readable
 from spaceform.special.polynomial import numbers
 
 
@@ -56,36 +56,47 @@ def with_margin(
     else:
         psi, slope = _turned(c, margin.angle, margin.literal)
     if margin.shift is not None:
-        psi = psi - margin.shift.to(c.dtype)
+        psi = psi - _like(margin.shift, c)
     return psi, slope
 
 
 def _turned(
     c: Float[Tensor, "*batch"], angle: Float[Tensor, "*#batch"], literal: bool
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """cos(θ + angle) of c = cos θ, and its derivative in c."""
-    cos_m, sin_m, may_turn = _of_angle(angle, c)
-    sin = (1 - c.square()).clamp_min(8 * torch.finfo(c.dtype).eps).sqrt()
+    """cos(θ + angle) of c = cos θ, and its derivative in c, sin(θ + angle)/sin θ.
+
+    The derivative is negative where θ + angle lies outside [0, π], and nowhere else.
+    """
+    cos_m, sin_m = _of_angle(angle, c)
+    sin = _sine(c)
     value, slope = torch.addcmul(c * cos_m, sin, sin_m, value=-1), torch.addcmul(cos_m, c / sin, sin_m)
-    if literal or not may_turn:
+    if literal or (values_readable(slope) and slope.amin().item() >= 0):
         return value, slope
-    side = torch.where(sin_m >= 0, -1.0, 1.0).to(c.dtype)  # the pole that θ passes by the angle
-    past = side * c > cos_m
-    return torch.where(past, 2 * side - value, value), torch.where(past, -slope, slope)
+    turned = torch.sub(-value, sin_m.sign(), alpha=2)  # at the pole that θ passes by the angle
+    return torch.where(slope.signbit(), turned, value), slope.abs()
 
 
-def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Its cosine and sine, and whether θ + angle may leave [0, π]: yes, if values cannot be read at once."""
+def _sine(c: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """√(1 − c²), kept above √(8 eps)."""
+    least = 8 * torch.finfo(c.dtype).eps
     if not values_readable(c):
-        return angle.cos().to(c.dtype), angle.sin().to(c.dtype), True
-    if angle.ndim:
-        cos_m, sin_m, (lowest, highest) = angle.cos().to(c.dtype), angle.sin().to(c.dtype), ends(angle)
-    else:
-        lowest = highest = angle.item()
-        cos_m, sin_m = numbers((math.cos(highest), math.sin(highest)), c.dtype)
-    least, most = ends(c)
-    may_turn = least < -math.cos(max(highest, 0.0)) or most > math.cos(min(lowest, 0.0))
-    return cos_m, sin_m, may_turn
+        return (1 - c.square()).clamp_min(least).sqrt()
+    (one,) = numbers((1.0,), c.dtype)  # 1 − c² as one operator, and no number to be wrapped
+    return torch.addcmul(one, c, c, value=-1).clamp_min(least).sqrt()
+
+
+def _of_angle(angle: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Its cosine and sine in the type of c."""
+    if angle.ndim or not values_readable(c):
+        return _like(angle.cos(), c), _like(angle.sin(), c)
+    m = angle.item()
+    cos_m, sin_m = numbers((math.cos(m), math.sin(m)), c.dtype)
+    return cos_m, sin_m
+
+
+def _like(x: Tensor, c: Tensor) -> Tensor:
+    """In the type of c; `to` takes as long as an operator even where it does nothing."""
+    return x if x.dtype == c.dtype else x.to(c.dtype)
 
 
 def move_target(logit: Tensor, beta: Tensor | float, margin: Margin) -> tuple[Tensor, Tensor, Tensor]:
