@@ -23,7 +23,6 @@ from spaceform.engine import Rows, fit, space
 from spaceform.engine.training import set_draws
 from spaceform.foundation.torchvision import ensure_torchvision
 from spaceform.metrics import ood_auroc
-from spaceform.nets.features import reach
 from spaceform.run.predictor import blocks_of_embeddings
 
 _DRAWS = 16
@@ -82,7 +81,7 @@ def set_row(path: Path, head: str) -> dict[str, Any]:
     with torch.inference_mode():
         for name, rows in parts.items():
             seen = rows.seen_by(model.net.inputs).features
-            z[name], far[name] = model.net.body(seen), reach(seen)
+            z[name], far[name] = model.net.body(seen), model.net.inputs.reach(rows.features)
             κ[name] = model.head.confidence(z[name])
             if name != "train":
                 said = [

@@ -361,6 +361,21 @@ def test_rows_far_beyond_those_of_training_are_unknown(load) -> None:
         assert model.unknown(far).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 3.0, -50.0])
+def test_rows_that_change_a_constant_column_are_unknown(value: float) -> None:
+    """Far from its value, that is: another one near it changes nothing."""
+    X, y = load_wine(return_X_y=True)
+    X = np.column_stack([X[:, :5], np.full(len(X), value), X[:, 5:]])
+    train, test, y_train, _ = train_test_split(X, y, test_size=0.4, stratify=y, random_state=0)
+    model = SpaceformClassifier(search=1, hidden=16, epochs=10, random_state=0).fit(train, y_train)
+    far, near = test.copy(), test.copy()
+    far[:, 5] = 1e6
+    near[:, 5] += 0.1
+    assert model.unknown(far).all()
+    assert np.array_equal(model.unknown(near), model.unknown(test))
+    assert model.unknown(test).mean() <= 0.12
+
+
 def test_promises_need_rows_held_out_and_shares_between_0_and_1() -> None:
     X, y = load_digits(return_X_y=True)
     model = SpaceformClassifier(search=1, hidden=0, epochs=1, random_state=0)

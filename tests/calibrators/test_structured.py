@@ -157,6 +157,18 @@ def test_the_objective_is_the_loss_with_its_prior_and_its_gradient(spreads: Prio
         torch.testing.assert_close(slope, free.grad, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("spreads", sizes(40))
+def test_single_precision_gives_nearly_the_same_loss_and_gradient(spreads: PriorSpreads):
+    X, u = torch.log_softmax(3 * gaussian(200, 40), -1), gaussian(200, 2, seed=2)
+    rows = DesignRows(X, u, drawn(X), gaussian(200, seed=3).exp())
+    kept = gaussian(2, 200, seed=5) > 0
+    exact, single = (Objective(stacked(r, kept, sizes(40)[-1]), spreads) for r in (rows, rows.single))
+    t = gaussian(2, len(exact.spread), seed=6)
+    for one, other in zip(exact(t), single(t.float()), strict=True):
+        torch.testing.assert_close(other.double(), one, atol=1e-5, rtol=1e-5)
+    assert single.coefficients(t[0].float()).line.dtype == torch.float64
+
+
 def test_a_larger_model_begins_where_a_smaller_one_ended():
     X, y = torch.log_softmax(gaussian(50, 4), -1), torch.arange(50) % 4
     rows = DesignRows(X, gaussian(50, 2), y, torch.ones(50).double())

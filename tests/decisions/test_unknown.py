@@ -96,77 +96,6 @@ def test_mahalanobis_by_its_definition_and_scikit_learns_covariance(geometry, it
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("dim", [5, 60])
-def test_the_combined_score_by_its_definition(dim, items):
-    """150 items allow 37 principal directions; what lies outside counts by its length."""
-    turn = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(2)).double())[0]
-    noise = torch.randn(300, dim, generator=torch.Generator().manual_seed(3)).double()
-    z = torch.cat([items[0], torch.zeros(300, dim - DIM).double()], 1) @ turn + 0.1 * noise
-    y, logits = items[1], items[2]
-    held = Known(z[150:225], y[150:225], logits[:, 150:225], z[150:225].norm(dim=1))
-    found = Combined().fit(z[:150], y[:150], held)(z[225:], logits[:, 225:])
-
-    x = direction(z).numpy()
-    mean = x[:150].mean(0)
-    λ, V = np.linalg.eigh(np.cov(x[:150].T, bias=True))
-    kept = min(dim, 37)
-    u = (x - mean) @ V[:, -kept:]
-    means = np.stack([u[:150][y[:150] == j].mean(0) for j in range(CLASSES)])
-    both = OAS(assume_centered=True).fit(u[:150]).covariance_
-    within = OAS(assume_centered=True).fit(u[:150] - means[y[:150]]).covariance_
-    near = np.einsum("ik,kl,il->i", u, np.linalg.inv(both), u)
-    away = u[:, None] - means
-    to_class = np.einsum("ijk,kl,ijl->ij", away, np.linalg.inv(within), away).min(1)
-    rest = ((x - mean) @ V[:, :-kept]) ** 2
-    p = logits.softmax(-1).mean(0).numpy()
-    outside = rest.sum(1) / λ[:-kept].mean() if dim > kept else 0.0
-    answers = np.stack([-near - outside, near - to_class, (p * np.log(p)).sum(1)], 1)
-    scaled = (answers - answers[150:225].mean(0)) / answers[150:225].std(0, ddof=1)
-    norm = z.norm(dim=1).numpy()
-    beyond = np.log2(np.maximum(norm / (2 * norm[:150].max()), 1))
-    np.testing.assert_allclose(found, (scaled.sum(1) - 20 * beyond)[225:], rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("factor", [1.9, 4.0, 1e3, 1e30])
-def test_an_item_loses_by_each_doubling_of_norm_and_reach_but_the_first(factor, items):
-    z, y, logits = items
-    reach = torch.linspace(0, 4, 300, dtype=torch.float64)
-    score = Combined().fit(
-        z[:150], y[:150], Known(z[150:], y[150:], logits[:, 150:], z[150:, 0], reach[150:])
-    )
-    i = int(z[:150].norm(dim=1).argmax())
-    longest, said = z[i : i + 1], logits[:, i : i + 1]
-    plain = score(longest, said, reach=reach[-1:]).item()
-    assert score(longest, said, reach=reach[:1]).item() == plain
-    lost = 20 * max(0, math.log2(factor / 2))
-    assert score(factor * longest, said, reach=reach[-1:]).item() == pytest.approx(plain - lost)
-    assert score(longest, said, reach=factor * reach[-1:]).item() == pytest.approx(plain - lost)
-    narrow = score(1e30 * longest.float(), said.float(), reach=1e30 * reach[-1:].float())
-    assert bool(narrow.isfinite())
-
-
-def test_the_reach_of_other_models_is_taken_with_their_weights(items):
-    z, y, logits = items
-    said = [Known(z, y, logits, z[:, 0], torch.full((300,), far)) for far in (3.0, 5.0)]
-    others = [Combined().fit(z, y, held) for held in said]
-    assert Combined().fit(z, y, Known(z, y, logits, z[:, 0])).weigh_as(others).farthest.item() == 5
-
-
-def test_items_of_three_unknown_kinds_are_found():
-    """Far from everything, far from every class, and between two classes."""
-    z, y = clusters(600, spread=0.1)
-    own = clusters(300, 1, spread=0.1)
-    head = torch.eye(CLASSES, DIM, dtype=torch.float64)
-    head[-1] = -1 / math.sqrt(DIM)
-    said = Known(own[0], own[1], 4 * own[0] @ head.T, own[0].norm(dim=1))
-    score = Combined().fit(z, y, said)
-    fresh = clusters(300, 2, spread=0.1)[0]
-    between = torch.roll(fresh, 1, 0) + fresh  # neighbours are of different classes
-    s = [score(x, 4 * x @ head.T) for x in (fresh, between, -fresh)]
-    assert ood_auroc(s[0], s[1]).item() > 0.95
-    assert ood_auroc(s[0], s[2]).item() > 0.95
-
-
 def test_another_score_is_taken_only_where_it_is_clearly_better():
     found = {"combined": [0.70, 0.72, 0.71], "evidence": [0.71, 0.70, 0.73], "mahalanobis": [0.5, 0.5, 0.5]}
     assert _chosen(found) == "combined"
@@ -205,7 +134,7 @@ def test_the_choice_leaves_classes_out_and_tells_what_it_saw():
     foreign = -held.z[held.y == 0]
     s = [chosen.score(x, torch.zeros(len(x), CLASSES), x.norm(dim=1)) for x in (held.z, foreign)]
     assert ood_auroc(*s).item() > 0.9
-    again = choose_unknown(z.numpy(), y.numpy(), Known(*(np.asarray(x) for x in held)))
+    again = choose_unknown(z.numpy(), y.numpy(), Known(*(np.asarray(x) for x in held[:4])))
     assert again.auroc == pytest.approx(chosen.auroc)
 
 

@@ -217,6 +217,21 @@ def test_standardised_features_have_mean_zero_and_spread_one_and_constants_vanis
     assert torch.equal(z[:, 1], torch.zeros(5))
 
 
+def test_the_reach_is_that_of_the_farthest_feature_and_constant_features_have_a_unit():
+    """Spreads of 1 and 4 have the geometric mean 2; the constants 7 and 0 take it, 0.5 its own size."""
+    x = torch.tensor([[0.0, 1.0, 7.0, 0.0, 0.5], [2.0, 9.0, 7.0, 0.0, 0.5]])
+    inputs = Standardised(5).fit(x, torch.ones(2))
+    assert inputs.reach(x).tolist() == [1, 1]
+    for column, expected in enumerate((10 / 1, 10 / 4, 10 / 2, 10 / 2, 10 / 0.5)):
+        row = x.mean(0, keepdim=True)
+        row[0, column] -= 10
+        assert inputs.reach(row).item() == pytest.approx(expected)
+    alone = Standardised(2).fit(x[:, 2:4], torch.ones(2))
+    assert alone.reach(torch.tensor([[7.0, 0.0], [8.0, 0.0], [7.0, 1e30]])).tolist() == pytest.approx(
+        [0, 1, 1e15]
+    )
+
+
 def test_the_temperature_undoes_a_scale():
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(1, 4000, 5, generator=g) * 2

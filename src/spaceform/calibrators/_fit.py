@@ -83,41 +83,55 @@ def loss(examples: Examples, β: Float[Tensor, " batch"]) -> Losses:
     return Losses(out[0].sum().item() / examples.total, out[1], out[2])
 
 
-def vector_loss(examples: Examples, β: float, θ: Float[Tensor, " p"]) -> Curved:
-    """Weighted mean loss of softmax(w ∘ βℓ + b), gradient and Hessian; draws are joined as in `loss`."""
+def vector_loss(
+    examples: Examples, β: float, θ: Float[Tensor, " p"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, " p"]]:
+    """Weighted mean loss of softmax(w ∘ βℓ + b) and its gradient; draws are joined as in `loss`."""
     L, y, weight = examples
     S, N, K = L.shape
-    w, b = θ[:K], θ[K:]
-    value, slope = 0.0, torch.zeros_like(θ)
-    own, shared = θ.new_zeros(3, K), θ.new_zeros(2 * K, 2 * K)
+    w, b = (θ[:K] * β).to(L.dtype), θ[K:].to(L.dtype)
+    value, slope = θ.new_zeros(()), torch.zeros_like(θ)
+    rows = max(1, _BLOCK // (S * K))
+    for i in range(0, N, rows):
+        X, counts = L[:, i : i + rows], weight[i : i + rows]
+        of_y = y[i : i + rows, None].expand(S, -1, 1)
+        f = X * w + b
+        f -= f.amax(-1, keepdim=True)
+        f_y = f.gather(-1, of_y).squeeze(-1).double()
+        e = f.exp_()
+        Z = e.sum(-1).double()
+        logp_y = f_y - Z.log()
+        value = value + counts @ (float(np.log(S)) - torch.logsumexp(logp_y, 0))
+        q = torch.softmax(logp_y, 0) * counts
+        G = e.mul_((q / Z).to(e.dtype)[..., None]).scatter_add_(-1, of_y, -q.to(e.dtype)[..., None])
+        slope[K:] += G.sum((0, 1))
+        slope[:K] += G.mul_(X).sum((0, 1)) * β
+    return value / examples.total, slope / examples.total
+
+
+def vector_curvature(examples: Examples, β: float) -> Float[Tensor, "p p"]:
+    """The second derivatives of `vector_loss` at w = 1, b = 0; of several draws, as if they were their mean.
+
+    That costs what one draw costs, and is positive semidefinite.
+    """
+    L, _, weight = examples
+    S, N, K = L.shape
+    own, shared = weight.new_zeros(3, K), weight.new_zeros(2 * K, 2 * K)
     rows = max(256, _BLOCK // (S * K))
     for i in range(0, N, rows):
         X = L[:, i : i + rows].double() * β
+        P, X = torch.softmax(X, -1).mean(0), X.mean(0)
         counts = weight[i : i + rows]
-        of_y = y[i : i + rows, None].expand(S, -1, 1)
-        logp = torch.log_softmax(X * w + b, -1)
-        logp_y = logp.gather(-1, of_y).squeeze(-1)
-        value += float(counts @ (float(np.log(S)) - torch.logsumexp(logp_y, 0)))
-        q = (torch.softmax(logp_y, 0) * counts)[..., None]
-        P = logp.exp_()
-        qP, root = q * P, q.sqrt()
-        own += torch.stack([(qP * X * X).sum((0, 1)), (qP * X).sum((0, 1)), qP.sum((0, 1))])
-        U = (root * torch.cat([P * X, P], -1)).reshape(-1, 2 * K)
+        own += torch.stack([counts @ (P * X * X), counts @ (P * X), counts @ P])
+        U = counts.sqrt()[:, None] * torch.cat([P * X, P], -1)
         shared.addmm_(U.T, U)
-        G = P.scatter_add_(-1, of_y, -torch.ones_like(q))
-        g = torch.cat([G * X, G], -1)  # gradient of each draw's loss
-        joined = (q * g).sum(0)
-        slope += joined.sum(0)
-        if S > 1:  # the spread of the draws' gradients bends the loss down
-            spread = (root * (g - joined / counts[:, None])).reshape(-1, 2 * K)
-            shared.addmm_(spread.T, spread)
     H = torch.cat(
         [
             torch.cat([torch.diag(own[0]), torch.diag(own[1])], 1),
             torch.cat([torch.diag(own[1]), torch.diag(own[2])], 1),
         ]
     )
-    return Curved(value / examples.total, slope / examples.total, (H - shared) / examples.total)
+    return (H - shared) / examples.total
 
 
 def fit_inverse_temperature(examples: Examples, prior_spread: float | None = None) -> float:

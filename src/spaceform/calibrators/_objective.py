@@ -24,6 +24,11 @@ class DesignRows(NamedTuple):
         """Some of the rows, by a mask."""
         return DesignRows(*(x[rows] for x in self))
 
+    @property
+    def single(self) -> "DesignRows":
+        """In single precision."""
+        return DesignRows(self.X.float(), self.u.float(), self.y, self.weight.float())
+
 
 class PriorSpreads(NamedTuple):
     """The spreads of the priors of w and c, and of M; 0 leaves these coefficients out."""
@@ -134,11 +139,12 @@ class Objective:
 
     def coefficients(self, t: Float[Tensor, " p"]) -> ScalingCoefficients:
         """The coefficients of the model itself."""
-        line, scale, offset, matrix = (t * self.spread).split(self.counts)
+        θ = (t * self.spread).double()
+        line, scale, offset, matrix = θ.split(self.counts)
         K = self.stack.X.shape[1]
-        nothing = t.new_zeros(K)
+        nothing = θ.new_zeros(K)
         return ScalingCoefficients(
-            line + t.new_tensor([1.0, 0.0, 0.0]),
+            line + θ.new_tensor([1.0, 0.0, 0.0]),
             scale if len(scale) else nothing,
             offset if len(offset) else nothing,
             matrix.view(K, K) if len(matrix) else None,

@@ -25,6 +25,10 @@ _FEW, _MOST_FOR_MATRIX = 32, 128
 """Numbers of classes: up to the first, a matrix has a wider prior; past the second, there is no matrix."""
 _STEPS, _STEPS_OF_FOLDS = 40, 8
 """The most steps of a descent. On a fold it begins at the result for all rows."""
+_LAST, _LAST_OF_MANY_CLASSES = 1e-6, 1e-5
+"""A descent ends with a step that gains a smaller share of the loss than this. Many classes are fitted in
+single precision: on outputs of five heads for 39 to 150 classes, that changes the test NLL by less than 1e-4.
+"""
 
 
 def sizes(classes: int) -> list[PriorSpreads]:
@@ -58,17 +62,18 @@ def fit_joined(rows: DesignRows, plain: Float[Tensor, "n classes"]) -> JoinedMod
     if int(fold.max()) == 0:  # all rows are equal
         return JoinedModels([_nothing(plain)], plain.new_zeros(1))
     spreads = sizes(K)
-    whole = stacked(rows, torch.ones_like(fold)[None] > 0, spreads[-1])
-    kept = stacked(rows, fold != torch.arange(int(fold.max()) + 1).to(fold)[:, None], spreads[-1])
+    last, seen = (_LAST, rows) if K <= _FEW else (_LAST_OF_MANY_CLASSES, rows.single)
+    whole = stacked(seen, torch.ones_like(fold)[None] > 0, spreads[-1])
+    kept = stacked(seen, fold != torch.arange(int(fold.max()) + 1).to(fold)[:, None], spreads[-1])
     models: list[ScalingCoefficients] = []
     steps: list[Tensor] = []
     θ = plain.new_zeros(1, 0)
     for spread in spreads:
         objective = Objective(whole, spread)
-        t, curvature = descend(objective, objective.start(θ), _STEPS)
+        t, curvature = descend(objective, objective.start(θ), _STEPS, last=last)
         θ = t * objective.spread
         models.append(objective.coefficients(t[0]))
-        steps.append(_of_folds(Objective(kept, spread), t, curvature, rows, fold) - plain)
+        steps.append(_of_folds(Objective(kept, spread), t, curvature, rows, fold, last) - plain)
         if K > _FEW and float(rows.weight @ steps[-1].gather(1, rows.y[:, None])[:, 0]) <= 0:
             break
     D = torch.stack(steps)
@@ -88,10 +93,11 @@ def _of_folds(
     curvature: PastMoves,
     rows: DesignRows,
     fold: Int[Tensor, " n"],
+    last: float,
 ) -> Float[Tensor, "n classes"]:
     """The log-probabilities of each row by a model that has not seen it."""
     folds = int(fold.max()) + 1
-    t, _ = descend(objective, start.expand(folds, -1), _STEPS_OF_FOLDS, curvature)
+    t, _ = descend(objective, start.expand(folds, -1), _STEPS_OF_FOLDS, curvature, last=last)
     found = torch.empty_like(rows.X)
     for k in range(folds):
         out = fold == k

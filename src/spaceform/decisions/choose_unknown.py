@@ -53,12 +53,13 @@ def choose_unknown(
         known, foreign = ~out[labels], out[held.y]
         if not bool(foreign.any()) or bool(foreign.all()):
             continue
-        rest = Known(held.z, held.y, held.logits[..., ~out], held.confidence)
+        number = (~out).cumsum(0) - 1  # of the classes that are left
+        rest = Known(held.z, number[held.y], held.logits[..., ~out], held.confidence)
         own = Known(
             rest.z[~foreign], rest.y[~foreign], rest.logits[..., ~foreign, :], rest.confidence[~foreign]
         )
         for name, kind in UNKNOWN_SCORES.items():
-            score = kind(geometry).fit(train[known], labels[known], own)
+            score = kind(geometry).fit(train[known], number[labels[known]], own)
             s = score(rest.z, rest.logits, rest.confidence)
             found[name].append(ood_auroc(s[~foreign], s[foreign]).item())
     if not found[Energy.name]:

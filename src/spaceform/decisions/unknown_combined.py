@@ -1,7 +1,7 @@
 """One score for unknown items that are like no training item, like no class, between classes, or too large.
 
 A score that finds one kind well misses another: distances find photos of other things, but miss a new kind of
-bird among a hundred birds, where the probabilities of the head do better.
+bird among a hundred birds, where what tells classes apart does better.
 """
 
 from collections.abc import Sequence
@@ -11,60 +11,71 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from spaceform.decisions._left_out import AnswerScale, HeldOutItems, TrainingItems, weights
+from spaceform.decisions._relative import ClassMeans, Discriminant, leading, relative, scatter
 from spaceform.decisions.unknown import Items, Known, UnknownScore
-from spaceform.decisions.unknown_distance import (
-    classes_whitened,
-    fitted_buffer,
-    nearest_squared,
-    whitening,
-)
+from spaceform.decisions.unknown_distance import fitted_buffer, nearest_squared, shrunk
 from spaceform.geometry import Geometry
 from spaceform.geometry.base import direction
 from spaceform.heads.base import log_mean_softmax
-from spaceform.metrics.inputs import on_cpu
+from spaceform.metrics.inputs import as_finite, as_labels, on_cpu
 
 _MOST = 128
-"""The most principal directions of the embeddings that are kept; the part outside counts by its length. With
-all 2,048 directions of CUB-200 the AUROC is 0.04 higher, but the score takes 33 MB instead of 1 MB.
+"""The most principal directions of the embeddings that are kept, and the most directions that tell classes
+apart; the part outside the principal directions counts by its length.
 """
 _ITEMS = 4
-"""The fewest training items for each direction that is kept."""
-_EXACT = 512
-"""Up to this dimension all directions are computed. Beyond it the first are found by two steps of subspace
-iteration (Halko et al. 2011).
-"""
+"""The fewest training items for each principal direction that is kept."""
+_WIDEST = 2048
+"""Embeddings of a higher dimension are first projected on 512 principal directions."""
+_PROJECTED = 512
+_DOUBLE = 512
+"""Up to this dimension, sums over the items are of double precision."""
 _BEYOND = 20.0
-"""Standard deviations that an item loses for each doubling of the largest norm or reach that was seen, after
-the first. Known rows of three small tables have scores of -28 to 3: a row with six times the largest reach is
-below them all. Without the free doubling the AUROC on FashionMNIST is 0.0004 lower.
+"""Spreads that an item loses for each doubling of the largest norm or reach that was seen, after the first.
+Rows of three small tables times 1000 are then below all known rows.
 """
+_FAR, _STEEP = 2.0, 5.0
+"""An item that is like no training item loses so much for each spread beyond the first two."""
 
-_MAY_BE_INFINITE, _POSITIVE = ("rest", "farthest"), ("rest", "scale")
+_MAY_BE_INFINITE, _POSITIVE = ("rest", "farthest"), ("rest", "scale", "background")
 
 
 @final
 class Combined(UnknownScore):
-    """The sum of three answers, each in standard deviations of the held-out items of known classes.
+    """The sum of four answers, each in spreads of the held-out items of known classes.
 
     How near is the item to the training items as a whole, by the Mahalanobis distance to their mean? How much
     nearer is it to its nearest class (the relative distance of Ren et al. 2021)? How sure is the head: minus
-    the entropy of its probabilities? Directions of embeddings are compared, whatever the geometry.
+    the entropy of its probabilities? How near is the item to the mean of its nearest class? Directions of
+    embeddings are compared, whatever the geometry.
 
-    Directions do not tell how large an item is. So an item loses 20 standard deviations for each doubling of
-    the largest norm of the training embeddings, and for each doubling of the largest reach of the held-out
-    rows, where these are known. The first doubling is free: a new known item goes beyond n others with a
-    probability of 1/(n + 1), and mostly by little. `fit` needs the held-out items.
+    Which answer counts most depends on the data. So each fifth of the classes is left out in turn, and an
+    answer weighs as much as it tells their held-out items from the others. Classes that are left out are near
+    to the others. Therefore the first answer counts more where it is more than two spreads low.
+
+    Directions do not tell how large an item is. So an item loses 20 spreads for each doubling of the largest
+    norm of the training embeddings, and for each doubling of the largest reach of the held-out rows, where
+    these are known. The first doubling is free: a new known item goes beyond n others with a probability of
+    1/(n + 1), and mostly by little. `fit` needs the held-out items.
     """
 
     name = "combined"
     mean: Float[Tensor, " dim"]
     basis: Float[Tensor, "dim kept"]
+    background: Float[Tensor, " kept"]
+    """Variances along the principal directions."""
     rest: Float[Tensor, ""]
-    background: Float[Tensor, "kept kept"]
-    within: Float[Tensor, "kept kept"]
-    centres: Float[Tensor, "classes kept"]
-    centre: Float[Tensor, "3"]
-    scale: Float[Tensor, "3"]
+    """The mean variance along the others."""
+    within: Float[Tensor, "dim apart"]
+    """Directions that tell classes apart, of variance 1 within classes."""
+    spread: Float[Tensor, " apart"]
+    """Variances of class means along them."""
+    centres: Float[Tensor, "classes apart"]
+    class_means: Float[Tensor, "classes kept"]
+    centre: Float[Tensor, "4"]
+    scale: Float[Tensor, "4"]
+    weight: Float[Tensor, "4"]
     longest: Float[Tensor, ""]
     """The largest norm of training embeddings."""
     farthest: Float[Tensor, ""]
@@ -72,7 +83,8 @@ class Combined(UnknownScore):
 
     def __init__(self, geometry: Geometry | None = None) -> None:
         super().__init__(geometry)
-        for name in ("mean", "basis", "rest", "background", "within", "centres", "centre", "scale"):
+        names = ("mean", "basis", "background", "rest", "within", "spread", "centres")
+        for name in (*names, "class_means", "centre", "scale", "weight"):
             self.register_buffer(name, torch.empty(0))
         for name in ("longest", "farthest"):
             self.register_buffer(name, torch.tensor(torch.inf))
@@ -82,21 +94,53 @@ class Combined(UnknownScore):
             raise ValueError(
                 "the combined score weighs its parts by held-out items; pass held_out=Known(...)"
             )
-        x = direction(z).double()
+        x = direction(z)
+        x = x.double() if x.shape[1] <= _DOUBLE else x
         mean = x.mean(0)
         x = x - mean
-        B, rest = _principal(x, min(_MOST, x.shape[1], max(1, len(x) // _ITEMS)))
-        x = x @ B
-        centres, W = classes_whitened(x, y)
-        found = (mean, B, rest, whitening(x), W, centres)
-        names = ("mean", "basis", "rest", "background", "within", "centres")
-        for name, value in zip(names, found, strict=True):
+        n, d = x.shape
+        whole, into = x.square().sum().double() / n, None
+        if d > _WIDEST:
+            into, _ = leading(lambda B: x.T @ (x @ B) / n, x.T, min(_PROJECTED, n))
+            x = x @ into
+        S, means = scatter(x), ClassMeans.of(x, y)
+        B, background = leading(lambda B: S @ B, S, min(_MOST, x.shape[1], max(1, n // _ITEMS)))
+        rest = _rest(whole, background.double(), d)
+        background = shrunk(torch.diag(background.clamp_min(0)), n).diagonal()
+        scaled = (means.mean * means.share.sqrt()[:, None]).to(S)
+        classes = Discriminant.of(S - scaled.T @ scaled, means, n, _MOST)
+        for name, value in {
+            "mean": mean,
+            "basis": _from(into, B),
+            "background": background,
+            "rest": rest,
+            "within": _from(into, classes.directions),
+            "spread": classes.spread,
+            "centres": means.mean @ classes.directions,
+            "class_means": means.mean @ B.double(),
+            "longest": _norm(z).amax(),
+        }.items():
             setattr(self, name, value.to(z.dtype))
-        L = torch.as_tensor(held_out.logits).to(z)
-        a = self._answers(torch.as_tensor(held_out.z).to(z), L if L.ndim == 3 else L[None])
-        σ = a.std(0)
-        self.centre, self.scale = a.mean(0), torch.where(σ > 0, σ, 1.0)
-        self.longest = _norm(z).amax()
+        train = TrainingItems(y, (x @ B).double(), rest, means.mean @ B.double(), means.labels, means.share)
+        self._weigh(held_out, train, classes._replace(points=_from(into, classes.points)))
+
+    def _weigh(self, held_out: Known, train: TrainingItems, classes: Discriminant) -> None:
+        """Scale and weigh the answers by held-out items."""
+        z, L = _checked(held_out, int(train.labels.max()))
+        z, L = z.to(self.mean), L.to(self.mean)
+        scale = AnswerScale.of(self._answers(z, L))
+        x = (direction(z) - self.mean).double()
+        own = x @ self.basis.double()
+        held = HeldOutItems(
+            as_labels(held_out.y, "held_out.y", len(z), L.shape[-1]).to(z.device),
+            own,
+            (x.square().sum(-1) - own.square().sum(-1)).clamp_min(0),
+            x @ classes.points,
+            log_mean_softmax(L).double(),
+        )
+        weight = weights(held, train, classes)
+        for name, value in {"centre": scale.centre, "scale": scale.spread, "weight": weight}.items():
+            setattr(self, name, value.to(z.dtype))
         if held_out.reach is not None:
             self.farthest = torch.as_tensor(held_out.reach).to(z).amax()
 
@@ -114,23 +158,24 @@ class Combined(UnknownScore):
         return self
 
     def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each buffer, for embeddings of this dimension."""
-        kept, classes = self.background.shape[-1:], self.centres.shape[:1]
-        square = (*kept, *kept)
-        shapes = {"mean": (dim,), "basis": (dim, *kept), "background": square, "within": square}
-        shapes |= {"centres": (*classes, *kept), "centre": (3,), "scale": (3,)}
-        return shapes | {"rest": (), "longest": (), "farthest": ()}
+        """Of each buffer, where embeddings have this dimension."""
+        kept, apart, classes = self.background.shape[-1:], self.spread.shape[-1:], self.centres.shape[:1]
+        shapes = {"mean": (dim,), "basis": (dim, *kept), "background": (*kept,), "within": (dim, *apart)}
+        shapes |= {"spread": (*apart,), "centres": (*classes, *apart), "rest": (), "longest": ()}
+        shapes |= {"centre": (4,), "scale": (4,), "weight": (4,), "farthest": ()}
+        return shapes | {"class_means": (*classes, *kept)}
 
     def weigh_as(self, others: Sequence["Combined"]) -> "Combined":
         """Take the mean weights of other scores: the model of this one has seen their held-out items."""
-        for name in ("centre", "scale"):
+        for name in ("centre", "scale", "weight"):
             setattr(self, name, torch.stack([getattr(other, name) for other in others]).mean(0))
         self.farthest = torch.stack([other.farthest for other in others]).amax()
         return self
 
     def _score(self, items: Items) -> Float[Tensor, " batch"]:
         z = items.z
-        s = ((self._answers(z, items.logits) - self.centre.to(z)) / self.scale.to(z)).sum(-1)
+        a = (self._answers(z, items.logits) - self.centre.to(z)) / self.scale.to(z)
+        s = a @ self.weight.to(z) + _STEEP * (a[:, 0] + _FAR).clamp_max(0)
         s = s - _BEYOND * _far_beyond(_norm(z), self.longest)
         if items.reach is not None:
             return s - _BEYOND * _far_beyond(items.reach.to(z), self.farthest)
@@ -140,16 +185,17 @@ class Combined(UnknownScore):
 
     def _answers(
         self, z: Float[Tensor, "batch dim"], L: Float[Tensor, "draws batch classes"]
-    ) -> Float[Tensor, "batch 3"]:
-        """(near the training items, nearer to a class, sure), each higher for known items."""
+    ) -> Float[Tensor, "batch 4"]:
+        """(near the training items, nearer to a class, sure, near a class), each higher for known items."""
         x = direction(z) - fitted_buffer(self.mean, z, self.name)
         kept = x @ self.basis.to(z)
         outside = (x.square().sum(-1) - kept.square().sum(-1)).clamp_min(0)
-        apart = (kept @ self.background.to(z)).square().sum(-1)
-        to_class = nearest_squared(kept @ self.within.to(z), self.centres.to(z))
+        apart = (kept.square() / self.background.to(z)).sum(-1)
+        nearer = relative(x @ self.within.to(z), self.centres.to(z), self.spread.to(z))
         log_p = log_mean_softmax(L)
         entropy = -(log_p.exp() * log_p).sum(-1)
-        return torch.stack([-apart - outside / self.rest.to(z), apart - to_class, -entropy.to(z)], -1)
+        to_class = nearest_squared(kept, self.class_means.to(z)) + outside
+        return torch.stack([-apart - outside / self.rest.to(z), nearer, -entropy.to(z), -to_class], -1)
 
 
 def _norm(z: Float[Tensor, "batch dim"]) -> Float[Tensor, " batch"]:
@@ -165,18 +211,29 @@ def _far_beyond(size: Float[Tensor, " batch"], most: Float[Tensor, ""]) -> Float
     return (size.clamp_min(least).log2() - most.to(size).clamp_min(least).log2() - 1).clamp_min(0)
 
 
-def _principal(x: Float[Tensor, "n dim"], kept: int) -> tuple[Float[Tensor, "dim kept"], Float[Tensor, ""]]:
-    """The first principal directions of centred x, and the mean variance along the others."""
-    n, d = x.shape
-    if d <= _EXACT:
-        B = torch.linalg.eigh(x.T @ x / n).eigenvectors[:, -kept:]
-    else:
-        start = torch.randn(d, kept, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
-        B = torch.linalg.qr(start).Q
-        for _ in range(2):
-            B = torch.linalg.qr(x.T @ (x @ B)).Q
-    if kept == d:
-        return B, x.new_tensor(torch.inf)
-    whole = x.square().sum() / n
-    rest = (whole - (x @ B).square().sum() / n) / (d - kept)
-    return B, rest.clamp_min(torch.finfo(torch.float32).eps * whole / d + torch.finfo(torch.float32).tiny)
+def _checked(held_out: Known, largest: int) -> tuple[Tensor, Tensor]:
+    """Embeddings and logit samples of held-out items, if they have a logit for this largest label."""
+    z, L = as_finite(held_out.z, "held_out.z", 2), as_finite(held_out.logits, "held_out.logits", (2, 3))
+    if L.shape[-2] != len(z):
+        raise ValueError(
+            f"held_out.logits has {L.shape[-2]} entries for {len(z)} embeddings; the lengths must agree"
+        )
+    if L.shape[-1] <= largest:
+        raise ValueError(
+            f"held_out.logits have {L.shape[-1]} classes, but y has the label {largest}; pass the logits of "
+            "the head that was trained on y"
+        )
+    return z, L if L.ndim == 3 else L[None]
+
+
+def _from(into: Tensor | None, directions: Float[Tensor, "some kept"]) -> Float[Tensor, "dim kept"]:
+    """Directions among the projected embeddings, as directions of the embeddings themselves."""
+    return directions if into is None else into.to(directions) @ directions
+
+
+def _rest(whole: Tensor, along: Float[Tensor, " kept"], dim: int) -> Float[Tensor, ""]:
+    """The mean variance along the directions that are not kept; infinite where all are."""
+    if len(along) == dim:
+        return along.new_tensor(torch.inf)
+    floor = torch.finfo(torch.float32).eps * whole / dim + torch.finfo(torch.float32).tiny
+    return ((whole - along.sum()) / (dim - len(along))).clamp_min(floor)

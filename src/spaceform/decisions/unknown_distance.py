@@ -108,16 +108,20 @@ def nearest_squared(x: Float[Tensor, "batch dim"], points: Float[Tensor, "m dim"
 
 
 def shrunk_covariance(x: Float[Tensor, "n dim"]) -> Float[Tensor, "dim dim"]:
-    """(1 − ρ) S + ρ (tr S/d) I of centred x, with the ρ of Chen et al. 2010, eq. 23."""
-    n, d = x.shape
-    S = x.T @ x / n
+    """Of centred x, by `shrunk`."""
+    return shrunk(x.T @ x / len(x), len(x))
+
+
+def shrunk(S: Float[Tensor, "dim dim"], n: int) -> Float[Tensor, "dim dim"]:
+    """(1 − ρ) S + ρ (tr S/d) I of the covariance of n items, with the ρ of Chen et al. 2010, eq. 23."""
+    d = len(S)
     mean_square, level = S.square().mean(), S.trace() / d
-    floor = torch.finfo(x.dtype).eps
+    floor = torch.finfo(S.dtype).eps
     if not bool(level > floor):
-        return torch.eye(d).to(x)  # all items of a class are one point: distances are plain ones
+        return torch.eye(d).to(S)  # all items of a class are one point: distances are plain ones
     denominator = (n + 1) * (mean_square - level.square() / d)
     ρ = ((mean_square + level.square()) / denominator.clamp_min(floor * level.square())).clamp_max(1)
-    return (1 - ρ) * S + (ρ + floor) * level * torch.eye(d).to(x)
+    return (1 - ρ) * S + (ρ + floor) * level * torch.eye(d).to(S)
 
 
 def fitted_buffer(buffer: Tensor, z: Float[Tensor, "batch dim"], name: str) -> Tensor:

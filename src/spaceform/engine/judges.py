@@ -14,7 +14,6 @@ from spaceform.engine.fit import Rehearsal
 from spaceform.engine.rows import Rows, TrainingSplit
 from spaceform.engine.training import FeaturesModel
 from spaceform.heads import Head
-from spaceform.nets.features import reach
 
 FITTED_TO = 10_000
 """The most training items that a judge is fitted to."""
@@ -47,7 +46,7 @@ def judged(
     for one, part, said in zip(rehearsal.models, parts, logits, strict=True):
         x = part.held_out.features
         z = one.eval().net.body(x)
-        held = Known(z, part.held_out.y, said, one.head.confidence(z), reach(x))
+        held = Known(z, part.held_out.y, said, one.head.confidence(z), part.reach)
         judges.append(judge_of_part(one.net.body, part.train, held))
         known.append(judges[-1](z, said, reach=held.reach))
     return judge_of_all(model.embed, model.head, rows, judges), torch.cat(known)

@@ -95,12 +95,16 @@ class TrainingSplit(NamedTuple):
     train: Rows
     held_out: Rows
     inputs: Standardised
+    reach: Float[Tensor, " held_out"]
+    """The reach of the rows held out, by `Standardised.reach`."""
 
     @staticmethod
     def of(train: Rows, held_out: Rows) -> "TrainingSplit":
         """Standardise both by the mean and the scale of `train`."""
-        inputs = inputs_of(train)
-        return TrainingSplit(train.seen_by(inputs), held_out.in_memory.seen_by(inputs), inputs)
+        inputs, held = inputs_of(train), held_out.in_memory
+        return TrainingSplit(
+            train.seen_by(inputs), held.seen_by(inputs), inputs, inputs.reach(held.features).float()
+        )
 
 
 def inputs_of(rows: Rows) -> Standardised:

@@ -20,6 +20,9 @@ _SOFT = 3.0
 _LARGEST_STANDARDISED = 1e15
 """The largest standardised feature: squares of much larger numbers overflow in float32."""
 
+_TINY = 1e-30
+"""Spreads and sizes below it count as this: the inverse of a smaller one overflows in float32."""
+
 _ROUNDS = 20
 """Rounds that cut frequent values to one piece: each leaves fewer rows, and so smaller pieces."""
 
@@ -133,6 +136,20 @@ class Standardised(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         return (x - self.mean).mul_(self.inverse).clamp_(-_LARGEST_STANDARDISED, _LARGEST_STANDARDISED)
+
+    def reach(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
+        """Of each row the feature farthest from the mean of the training rows, in standard deviations.
+
+        Embeddings cannot tell: features in pieces are bounded, and the last piece is as full at ten standard
+        deviations as at a million. A constant feature says nothing to the net. It has no spread either: its
+        unit is the geometric mean of the spreads of the others, or its own size, where that is smaller.
+        """
+        size = self.mean.abs()
+        typical = torch.where(self.inverse > 0, self.inverse.clamp_min(_TINY).log(), 0).sum()
+        typical = (-typical / (self.inverse > 0).sum().clamp_min(1)).exp()
+        unit = torch.where(size > 0, torch.minimum(size, typical), typical)
+        each = torch.where(self.inverse > 0, self.inverse, unit.clamp_min(_TINY).reciprocal())
+        return ((x - self.mean) * each).abs().amax(1).clamp_max(_LARGEST_STANDARDISED)
 
 
 @final
@@ -264,17 +281,8 @@ class FeaturesNet(nn.Module):
         return self.body(self.inputs(x).to(self.body.factor.dtype))
 
     def reach(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-        """How far each row lies from the training rows: the function `reach` of its standardised features."""
-        return reach(self.inputs(x))
-
-
-def reach(standardised: Float[Tensor, "batch features"]) -> Float[Tensor, " batch"]:
-    """How far the farthest feature of a row is from the mean of the training rows, in standard deviations.
-
-    Embeddings do not show this: features in pieces are bounded, and the last piece has the same value at ten
-    standard deviations as at a million.
-    """
-    return standardised.abs().amax(1)
+        """How far each row lies from the training rows, as `Standardised.reach` has it."""
+        return self.inputs.reach(x)
 
 
 @final
