@@ -286,3 +286,17 @@ def test_odd_tables_are_refused_in_a_sentence(tmp_path, text, said):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=said):
         load(str(tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,kind\n1,x\n2,\n3,z\n", "column 'kind' of .* has 1 empty cell; fill"),
+        ("a,kind\n1,0.5\n2,1.25\n", r"^kind in .* has type float64; labels are integers or strings"),
+        ("1,2,0\n2,3,1\n", "put a line of names first, with 'kind' for the labels"),
+    ],
+)
+def test_errors_call_the_labels_by_the_name_that_was_given(tmp_path, text, said):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / "t.csv"), label="kind")

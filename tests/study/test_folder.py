@@ -62,6 +62,9 @@ def test_a_folder_that_is_no_study_is_left_alone(tmp_path):
         StudyFolder.open(tmp_path)
     with pytest.raises(RecipeError, match="is a file"), locked(tmp_path / "thesis.tex"):
         pass
+    below = tmp_path / "thesis.tex" / "study"
+    with pytest.raises(RecipeError, match=r"cannot be made .*choose another --out"), locked(below):
+        pass
     (tmp_path / "study.json").write_text('{"runs": 3, "notes": {}}')
     with pytest.raises(RecipeError, match=r"study.json cannot be read \(runs must be an object, got 3"):
         StudyFolder.open(tmp_path)

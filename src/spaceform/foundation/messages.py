@@ -27,7 +27,9 @@ def sentence(error: Exception) -> str:
         and not error.name.startswith("spaceform")
     ):
         package = source(error.name)
-        return f"this command needs the package {error.name!r}; install it with: pip install {package}"
+        said = f"this command needs the package {error.name!r}; install it with: pip install {package}"
+        own = package.replace("spaceform[", ".[")
+        return said if own == package else f"{said} (in a copy of the repository: -c constraints.txt {own})"
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")

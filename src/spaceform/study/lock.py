@@ -19,7 +19,12 @@ def locked(folder: str | Path) -> Iterator[Path]:
     ours = {".lock", "study.json", ARRAYS, "search", "search.db", "trials"}
     if folder.exists() and (there := {path.name for path in folder.iterdir()}) and not there & ours:
         raise RecipeError(f"{folder} is not empty and holds no study; choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecipeError(
+            f"the folder {folder} cannot be made ({error.strerror or error}); choose another --out"
+        ) from None
     lock = filelock.FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=1.0)  # `at_work` holds the lock for an instant

@@ -49,11 +49,12 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
     """
     said: list[str] = []
     features: tuple[TableFeature, ...] = ()
+    label = "y"
     if path.suffix.lower() in TABLES:
         table = read_table(path)
         table, label = with_labels(table, asked, path)
         said += [f"labels are the column {label!r}"] if label != "y" else []
-        columns = labels_of(table, path)
+        columns = labels_of(table, label, path)
         if "X" not in table.column_names:
             require_plain_numbers(table, path)
             names, left_out = feature_columns(table)
@@ -75,7 +76,7 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
         raise DataError(
             f"{path} has {counted(len(x), 'row')} in X and y of shape {y.shape}; give one label a row."
         )
-    labels, classes = number_classes(y, columns.get("classes"), path)
+    labels, classes = number_classes(y, columns.get("classes"), path, label)
     if len(x) > 1 and (x == x[0]).all():
         raise DataError(f"all rows of {path} have the same features; give features that differ.")
     return Dataset(
@@ -196,19 +197,21 @@ def _array(columns: Mapping[str, NDArray[Any]], name: str, path: Path) -> NDArra
 
 
 def number_classes(
-    y: NDArray[Any], names: NDArray[Any] | None, path: Path
+    y: NDArray[Any], names: NDArray[Any] | None, path: Path, label: str = "y"
 ) -> tuple[Int64[Tensor, "items"], tuple[str, ...]]:
+    """Numbers for the labels, and the names of the classes; `label` is what the labels are called there."""
     if y.dtype.kind == "f":
         if len(bad := np.flatnonzero(~np.isfinite(y))):
             raise DataError(
-                f"y in {path} is NaN or infinite in {counted(len(bad), 'row')}, the first is row {bad[0]}; "
-                "label or remove such rows."
+                f"{label} in {path} is NaN or infinite in {counted(len(bad), 'row')}, the first is row "
+                f"{bad[0]}; label or remove such rows."
             )
         if np.array_equal(y, np.floor(y)):
             y = y.astype(np.int64)
     if y.dtype.kind not in "iuUSb":
         raise DataError(
-            f"y in {path} has type {y.dtype}; labels are integers or strings: put such numbers into classes."
+            f"{label} in {path} has type {y.dtype}; labels are integers or strings: put such numbers into "
+            "classes."
         )
     if names is None or y.dtype.kind in "US":
         values, numbers = np.unique(y, return_inverse=True)

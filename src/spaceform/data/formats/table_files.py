@@ -113,7 +113,7 @@ def with_labels(table: "Table", label: str | None, path: Path) -> tuple["Table",
         if any(_is_number(name) for name in names):
             raise DataError(
                 f"{path} has numbers where the names of its columns should be ({there}); put a line of names "
-                "first, with 'y' for the labels."
+                f"first, with {label!r} for the labels."
             )
         raise DataError(
             f"{path} has no column {label!r} of labels (its columns: {there}); name the column that holds "
@@ -125,13 +125,15 @@ def with_labels(table: "Table", label: str | None, path: Path) -> tuple["Table",
     return renamed.replace_schema_metadata(table.schema.metadata), label
 
 
-def labels_of(table: "Table", path: Path) -> dict[str, NDArray[Any]]:
+def labels_of(table: "Table", label: str, path: Path) -> dict[str, NDArray[Any]]:
+    """The columns that say something about rows; `label` is the name that `y` has in the file."""
     columns = {}
     for name in ("y", "split", "groups", *([VIEW] if "X" in table.column_names else [])):
         if name in table.column_names:
             if empty := table[name].null_count:
                 raise DataError(
-                    f"column {name!r} of {path} has {counted(empty, 'empty cell')}; fill them, or remove "
+                    f"column {label if name == 'y' else name!r} of {path} has "
+                    f"{counted(empty, 'empty cell')}; fill them, or remove "
                     "their rows."
                 )
             columns[name] = _plain(table[name])

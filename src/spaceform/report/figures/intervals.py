@@ -25,8 +25,8 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
         f"{group.key}-answer",
         "How the heads compare",
         "A point is what a head reached, with the 95 % interval of its true value: for other seeds and "
-        "other test items. The choice is in bold. Shaded: so close to the best that it makes no difference "
-        "in practice. Heads are compared on the same items, so a difference between two of them is known "
+        "other test items. The choice for this goal is in bold. Shaded: so close to the best that it makes "
+        "no difference in practice. Heads are compared on the same items, so a difference between two of them is known "
         "better than their intervals suggest. An arrow: far behind."
         + (" Grey: no heads, but what people would use instead." if advice and advice.references else ""),
         tuple(
