@@ -26,8 +26,8 @@ def intervals(group: Group, advice: Advice | None) -> Figure:
         "How the heads compare",
         "A point is what a head reached, with the 95 % interval of its true value: for other seeds and "
         "other test items. The choice for this goal is in bold. Shaded: so close to the best that it makes "
-        "no difference in practice. Heads are compared on the same items, so a difference between two of them "
-        "is known better than their intervals suggest. An arrow: far behind."
+        "no difference in practice. Heads are compared on the same items, so a difference between two "
+        "of them is known better than their intervals suggest. An arrow: far behind."
         + (" Grey: no heads, but what people would use instead." if advice and advice.references else ""),
         tuple(
             Panel(one.goal.title, _drawn(one, heads, _chosen(one, advice)), _said(one)) for one in verdicts
