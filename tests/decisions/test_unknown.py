@@ -1,6 +1,5 @@
 """Unknown items: scores by their definitions, refusals as promised, a choice without any outlier."""
 
-import math
 import warnings
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import torch
 from scipy.stats import betabinom
 from sklearn.covariance import OAS
 
+from clusters import CLASSES, DIM, clusters
 from spaceform.decisions import (
     UNKNOWN_SCORES,
     Combined,
@@ -27,24 +27,6 @@ from spaceform.geometry import Euclidean, PoincareBall, Sphere
 from spaceform.geometry.base import direction
 from spaceform.heads import VonMisesFisherHead
 from spaceform.metrics import ood_auroc
-
-CLASSES, DIM = 6, 5
-
-
-def clusters(n: int, seed: int = 0, spread: float = 0.4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings about one axis for each class; the last axis is nobody's where classes < dim."""
-    g = torch.Generator().manual_seed(seed)
-    centres = torch.eye(CLASSES, DIM + 1, dtype=torch.float64)[:, :DIM]
-    centres[-1] = -1 / math.sqrt(DIM)
-    y = torch.arange(n) % CLASSES
-    return 3 * (centres[y] + spread * torch.randn(n, DIM, generator=g, dtype=torch.float64)), y
-
-
-@pytest.fixture(scope="module")
-def items() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    z, y = clusters(300)
-    return z, y, torch.randn(3, 300, CLASSES, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
 
 # Definitions
 

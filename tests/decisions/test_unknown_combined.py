@@ -7,26 +7,10 @@ import pytest
 import torch
 from sklearn.covariance import OAS
 
+from clusters import CLASSES, DIM, clusters
 from spaceform.decisions import Combined, Known, _relative, unknown_combined
 from spaceform.geometry.base import direction
 from spaceform.metrics import ood_auroc
-
-CLASSES, DIM = 6, 5
-
-
-def clusters(n: int, seed: int = 0, spread: float = 0.4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings about one axis for each class; the last axis is nobody's where classes < dim."""
-    g = torch.Generator().manual_seed(seed)
-    centres = torch.eye(CLASSES, DIM + 1, dtype=torch.float64)[:, :DIM]
-    centres[-1] = -1 / math.sqrt(DIM)
-    y = torch.arange(n) % CLASSES
-    return 3 * (centres[y] + spread * torch.randn(n, DIM, generator=g, dtype=torch.float64)), y
-
-
-@pytest.fixture(scope="module")
-def items() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    z, y = clusters(300)
-    return z, y, torch.randn(3, 300, CLASSES, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def rotated(dim: int, items) -> torch.Tensor:
