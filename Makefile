@@ -50,9 +50,9 @@ lint: $(DEV)
 types: $(DEV)
 	$(BIN)/mypy --cache-dir .cache/mypy
 
-# One thread a process: the sums come out the same on every machine. One process more than there are cores, since
-# some tests wait for other processes; at most eight, each takes about a gigabyte.
-WORKERS = $(shell $(PYTHON) -c 'import os; print(min(8, 1 + len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))))')
+# One thread a process: the sums come out the same on every machine. A process for each core, two to eight: each takes
+# about a gigabyte, and on two cores a third process only takes time from the others.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(max(2, min(8, len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)))))')
 
 tests: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o cache_dir=.cache/pytest
