@@ -28,8 +28,9 @@ def sentence(error: Exception) -> str:
     ):
         package = source(error.name)
         said = f"this command needs the package {error.name!r}; install it with: pip install {package}"
-        own = package.replace("spaceform[", ".[")
-        return said if own == package else f"{said} (in a copy of the repository: -c constraints.txt {own})"
+        if (own := package.replace("spaceform[", ".[")) != package:
+            said += f" (in a copy of the repository: pip install -c constraints.txt {own})"
+        return said
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     known = isinstance(error, _INPUT) or type(error).__module__.startswith("spaceform")
