@@ -41,7 +41,7 @@ from spaceform.engine import (
 from spaceform.engine.judges import judged
 from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
-from spaceform.engine.space import NARROW, space
+from spaceform.engine.space import measured, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
@@ -49,8 +49,10 @@ from spaceform.nets import FeaturesNet
 _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
-_TABLE_CANDIDATES = 4
-"""Candidates of `search="auto"` on a table: pieces, little or much dropout; no pieces; no hidden layer."""
+_MEASURED_CANDIDATES = 4
+"""Candidates of `search="auto"` where columns are measured: with and without hidden layers, few or many
+pieces, little or much dropout.
+"""
 
 
 class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
@@ -60,9 +62,10 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
     its constructor. The net and its rates are those with which `spaceform compare` starts on such features:
     for tables (fewer than 100 columns) two hidden layers on features in pieces, for embeddings a projection,
     for more than 1000 columns a scale for each column. `search` is a number of candidates, the same as those
-    of `compare`: the candidate with the lowest held-out loss is used. "auto" is 4 for tables and 1 otherwise.
-    `hidden` (0, a number of units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`,
-    `batch_size` and `epochs` replace those of all candidates.
+    of `compare`: the candidate with the lowest held-out loss is used. "auto" is 4 for tables, and for 100 to
+    999 columns that repeat values, as pixels and counts do; for embeddings it is 1. `hidden` (0, a number of
+    units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`, `batch_size` and `epochs` replace
+    those of all candidates.
 
     First a stratified `validation_fraction` is held out. It decides between candidates and says at which
     epoch to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows.
@@ -161,9 +164,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         rows = self._rows(X, labels, weight * self._class_weights(labels, weight)[labels])
         parts = self._parts(rows)
         fixed: dict[str, Any] = {"seed": self._seed, "classes": len(self.classes_)}
-        candidates = self._candidates(X.shape[1], len(parts[0].train) if parts else len(rows))
+        candidates = self._candidates(rows, len(parts[0].train) if parts else len(rows))
         if parts:
-            hold: tuple[Held, ...] = () if self.epochs is None else ("epochs",)
+            hold: list[Held] = [part for part in ("epochs", "lr") if getattr(self, part) is not None]
             found = search(self.head, candidates, parts, hold=hold, on_trial=self._tell, **fixed)
             assert found.fitted is not None  # nothing was taken up from an earlier search
             self.candidate_, self.trials_ = found.candidate, list(found.trials)
@@ -216,7 +219,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         """One pass over these rows at a constant rate; the rows of the first call set the standardisation."""
         if not hasattr(self, "_model"):
             self._inputs, self._dtype = inputs_of(rows), rows.x.dtype
-            self.candidate_, self.n_iter_ = self._candidates(rows.x.shape[1], len(rows))[0], 0
+            self.candidate_, self.n_iter_ = self._candidates(rows, len(rows))[0], 0
         seen = rows.seen_by(self._inputs)
         if not hasattr(self, "_run"):
             start = copy.deepcopy(self._model).float() if hasattr(self, "_model") else None
@@ -351,15 +354,16 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         )
         return found
 
-    def _candidates(self, features: int, rows: int) -> list[Candidate]:
+    def _candidates(self, rows: Rows, trained: int) -> list[Candidate]:
         """The engine's candidates, with the arguments of the constructor in place of their own values."""
-        size = (_TABLE_CANDIDATES if features < NARROW else 1) if self.search == "auto" else self.search
+        features = rows.x.shape[1]
+        size = (_MEASURED_CANDIDATES if measured(rows) else 1) if self.search == "auto" else self.search
         names = ("dim", "pieces", "dropout", "lr", "weight_decay", "batch_size", "epochs")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.hidden is not None:
             given["hidden"] = tuple(int(units) for units in np.atleast_1d(self.hidden) if units > 0)
         found: list[Candidate] = []
-        for candidate in space(self.head, features, len(self.classes_), rows, size=size):
+        for candidate in space(self.head, features, len(self.classes_), trained, size=size):
             options = {**candidate.options, **(self.head_options or {})}
             made = replace(candidate, **given, options=options)
             found += [] if made in found else [made]

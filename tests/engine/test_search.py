@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_digits, load_wine
 
 from spaceform.engine import Candidate, NothingTrained, Rows, Trial, folds, parts_of, rehearse, search, space
+from spaceform.engine.space import measured
 from spaceform.heads import HEADS, Choice
 
 pytestmark = pytest.mark.slow
@@ -64,10 +65,11 @@ def test_every_option_that_a_head_declares_is_searched(head):
 def test_the_best_trial_has_the_lowest_loss_and_later_rungs_have_fewer_candidates():
     found = search("cosine", SMALL, digits_parts(), classes=10, seed=0)
     counts = [sum(t.rung == rung for t in found.trials) for rung in range(3)]
-    assert counts == [6, 2, 0]
+    assert counts == [6, 2, 1]
     assert found.best.score == min(t.score for t in found.trials)
-    assert found.candidate == replace(SMALL[found.best.candidate], epochs=found.best.epochs)
-    assert {t.epochs for t in found.trials} == {2, 8}
+    best = found.best
+    assert found.candidate == replace(SMALL[best.candidate], epochs=best.epochs, lr=best.lr)
+    assert {t.epochs for t in found.trials} == {2, 8, 16}
     assert found.complete
     again = rehearse("cosine", found.candidate, digits_parts(), seed=0, classes=10)
     assert torch.equal(again.logits, found.fitted.logits)
@@ -75,13 +77,39 @@ def test_the_best_trial_has_the_lowest_loss_and_later_rungs_have_fewer_candidate
     assert {t.candidate for t in found.trials if t.rung == 1} == {t.candidate for t in ranked[:2]}
 
 
-def test_one_candidate_is_trained_once_and_the_best_of_many_also_for_twice_as_long():
+def test_one_candidate_is_trained_once_and_the_best_of_many_also_for_twice_as_long_at_half_the_rate():
     one = search("cosine", SMALL[:1], digits_parts(), classes=10, seed=0)
     assert [t.epochs for t in one.trials] == [8]
     many = [replace(c, epochs=2, weight_decay=d) for c in SMALL for d in (0.0, 0.1)]
     found = search("cosine", many, digits_parts(), classes=10, seed=0)
     assert [sum(t.rung == rung for t in found.trials) for rung in range(3)] == [12, 3, 1]
-    assert found.trials[-1].epochs == 4
+    last = found.trials[-1]
+    assert (last.epochs, last.lr) == (4, many[last.candidate].lr / 2)
+
+
+def test_a_rate_that_is_held_stays_in_the_longest_run():
+    found = search("cosine", SMALL[:3], digits_parts(), classes=10, seed=0, hold=["lr"])
+    assert [t.epochs for t in found.trials] == [2, 2, 2, 8, 16]
+    assert all(t.lr == SMALL[t.candidate].lr for t in found.trials)
+
+
+@pytest.mark.parametrize(("best", "epochs", "lr"), [(0, 2, 3e-2), (1, 8, 3e-2), (2, 16, 1.5e-2)])
+def test_the_best_run_is_repeated_with_all_members(best, epochs, lr):
+    """What the last run trains, and what is found, has the schedule and the rate of the best run."""
+    schedules = [(2, 3e-2), (8, 3e-2), (16, 1.5e-2), (epochs, lr)]
+    kept = [
+        Trial("cosine", 0, rung, *schedule, 1, nll, nll, 1.0, 0.9, 1.0)
+        for rung, schedule in enumerate(schedules)
+        for nll in [{best: 0.2, 3: 0.1}.get(rung, 0.5)]
+    ]
+    worse = replace(kept[0], candidate=1, calibrated_nll=0.9)
+    pair = [replace(candidate, members=2) for candidate in (SMALL[0], SMALL[1])]
+    parts = digits_parts()
+    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept, worse])
+    assert found.candidate == replace(SMALL[0], epochs=epochs, lr=lr, members=2)
+    alone = replace(kept[3], calibrated_nll=0.3)  # all members are no better than one
+    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept[:3], alone, worse])
+    assert found.candidate == replace(SMALL[0], epochs=epochs, lr=lr, members=1)
 
 
 def test_a_search_that_was_killed_goes_on_to_the_same_result():
@@ -148,8 +176,11 @@ def test_all_runs_do_with_one_member_and_the_best_is_tried_with_all():
         Candidate(hidden=(16,), members=3, lr=lr, batch_size=64, epochs=10) for lr in (0.02, 0.01, 1e-5, 1e-6)
     ]
     found = search("cosine", candidates, digits_parts(), classes=10, seed=0)
-    assert [(t.rung, t.epochs) for t in found.trials] == [(0, 3)] * 4 + [(1, 10), (3, 10)]
-    assert found.best == found.trials[-1]  # ten epochs are better than three, and three members than one
+    *ran, last = [(t.rung, t.epochs, t.lr) for t in found.trials]
+    rate = candidates[found.best.candidate].lr
+    assert ran == [(0, 3, c.lr) for c in candidates] + [(1, 10, rate), (2, 20, rate / 2)]
+    assert last in {(3, *longer[1:]) for longer in ran[-2:]}
+    assert found.best == found.trials[-1]  # more epochs are better than three, and three members than one
     assert found.candidate.members == found.fitted.models[0].net.body.members == 3
     again = search("cosine", candidates, digits_parts(), classes=10, seed=0, finished=found.trials)
     assert again.candidate == found.candidate
@@ -157,9 +188,25 @@ def test_all_runs_do_with_one_member_and_the_best_is_tried_with_all():
     assert short.candidate.members == short.fitted.models[0].net.body.members == 1
 
 
-def test_nets_for_tables_have_two_members():
+def test_nets_for_tables_have_two_members_and_gates():
+    """Elsewhere a single hidden layer does better without gates."""
     for rows in (500, 20_000):
         for candidate in space("cosine", 16, 10, rows):
             assert candidate.members == (2 if candidate.hidden else 1)
             assert candidate.gates == bool(candidate.hidden)
-    assert {candidate.members for candidate in space("cosine", 384, 10, 500)} == {1}
+    wide = space("cosine", 384, 10, 500)
+    assert {candidate.members for candidate in wide} == {1}
+    assert all(candidate.gates == (len(candidate.hidden) > 1) for candidate in wide)
+    assert {len(candidate.hidden) for candidate in wide[:8]} == {0, 1, 2}
+
+
+def test_columns_that_mean_something_each_repeat_their_values():
+    """Pixels and counts do, on any scale; coordinates of an embedding do not."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 17, (600, 196)).astype(np.float32)
+    labels = np.arange(600) % 3
+    assert measured(Rows.of(pixels, labels))
+    assert measured(Rows.of(pixels / 16 - 0.5, labels))
+    assert not measured(Rows.of(random.standard_normal((600, 196)), labels))
+    assert measured(Rows.of(random.standard_normal((600, 16)), labels))
+    assert not measured(Rows.of(random.integers(0, 2, (600, 2048)).astype(np.float32), labels))

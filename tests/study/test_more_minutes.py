@@ -91,7 +91,7 @@ def test_status_tells_where_a_search_is(tmp_path):
     assert spaceform.Study.open(tmp_path).searches[0] == "cosine: the first candidate is on trial"
     for number, error in ((0, None), (1, "it grew")):
         nll = 0.25 if error is None else float("nan")
-        trial = feature_search.Trial("cosine", number, 0, 5, 5, nll, nll, 1.0, 0.9, 1.0, error)
+        trial = feature_search.Trial("cosine", number, 0, 5, 0.1, 5, nll, nll, 1.0, 0.9, 1.0, error)
         kept.add(trial, QUICK["digits/cosine"])
     told = spaceform.Study.open(tmp_path).searches
     assert told[0] == "cosine: 2 of 4 candidates tried so far; best validation NLL 0.2500"

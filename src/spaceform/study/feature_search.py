@@ -28,8 +28,8 @@ from spaceform.study.place import Event
 from spaceform.study.processes import Errand, Processes
 from spaceform.study.settings import of_candidate
 
-_HELD: dict[Held, str] = {"epochs": "optim.epochs", "members": "net.members"}
-"""What a search shortens, with its key in a recipe. What `--set` fixes is not shortened."""
+_HELD: dict[Held, str] = {"epochs": "optim.epochs", "lr": "optim.lr", "members": "net.members"}
+"""What a search changes, with its key in a recipe. What `--set` fixes is not changed."""
 
 
 class AboutSearch(TypedDict):
