@@ -21,6 +21,7 @@ def write_search(study: Path, head: str, rungs: list[list[float | None]], planne
                 "candidate": candidate,
                 "rung": rung,
                 "epochs": 5,
+                "lr": 0.1,
                 "best_epoch": 5,
                 "nll": value,
                 "calibrated_nll": value,
