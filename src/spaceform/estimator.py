@@ -41,7 +41,7 @@ from spaceform.engine import (
 from spaceform.engine.judges import judged
 from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
-from spaceform.engine.space import measured, space
+from spaceform.engine.space import Columns, space
 from spaceform.heads import HEADS, Head
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
@@ -49,9 +49,9 @@ from spaceform.nets import FeaturesNet
 _Array = NDArray[Any]
 Features: TypeAlias = ArrayLike | sparray | spmatrix
 
-_MEASURED_CANDIDATES = 4
-"""Candidates of `search="auto"` where columns are measured: with and without hidden layers, few or many
-pieces, little or much dropout.
+_TABLE_CANDIDATES = 4
+"""Candidates of `search="auto"` for a table: with and without hidden layers, few or many pieces, little or
+much dropout.
 """
 
 
@@ -60,12 +60,12 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     The head is one of `spaceform.HEADS` by name, those of other packages among them, with `head_options` for
     its constructor. The net and its rates are those with which `spaceform compare` starts on such features:
-    for tables (fewer than 100 columns) two hidden layers on features in pieces, for embeddings a projection,
-    for more than 1000 columns a scale for each column. `search` is a number of candidates, the same as those
-    of `compare`: the candidate with the lowest held-out loss is used. "auto" is 4 for tables, and for 100 to
-    999 columns that repeat values, as pixels and counts do; for embeddings it is 1. `hidden` (0, a number of
-    units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`, `batch_size` and `epochs` replace
-    those of all candidates.
+    for tables two hidden layers on features in pieces, for embeddings a projection, for 1000 columns and more
+    a scale for each column. A table has fewer than 100 columns, or fewer than 1000 that repeat their values,
+    as categories, pixels and counts do. `search` is a number of candidates, the same as those of `compare`:
+    the candidate with the lowest held-out loss is used. "auto" is 4 for tables and 1 otherwise. `hidden` (0,
+    a number of units, or several), `dim`, `pieces`, `dropout`, `lr`, `weight_decay`, `batch_size` and
+    `epochs` replace those of all candidates.
 
     First a stratified `validation_fraction` is held out. It decides between candidates and says at which
     epoch to stop, and a temperature is fitted on it (`calibrate`). Then the model goes on with all rows.
@@ -356,14 +356,15 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def _candidates(self, rows: Rows, trained: int) -> list[Candidate]:
         """The engine's candidates, with the arguments of the constructor in place of their own values."""
-        features = rows.x.shape[1]
-        size = (_MEASURED_CANDIDATES if measured(rows) else 1) if self.search == "auto" else self.search
+        features, columns = rows.x.shape[1], Columns.of(rows)
+        size = (_TABLE_CANDIDATES if columns.table else 1) if self.search == "auto" else self.search
         names = ("dim", "pieces", "dropout", "lr", "weight_decay", "batch_size", "epochs")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.hidden is not None:
             given["hidden"] = tuple(int(units) for units in np.atleast_1d(self.hidden) if units > 0)
         found: list[Candidate] = []
-        for candidate in space(self.head, features, len(self.classes_), trained, size=size):
+        listed = space(self.head, features, len(self.classes_), trained, columns=columns, size=size)
+        for candidate in listed:
             options = {**candidate.options, **(self.head_options or {})}
             made = replace(candidate, **given, options=options)
             found += [] if made in found else [made]

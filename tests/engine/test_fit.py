@@ -28,7 +28,8 @@ from spaceform.engine import (
 from spaceform.engine.training import Training
 from spaceform.heads import HEADS
 from spaceform.heads.base import log_mean_softmax
-from spaceform.nets.features import FeatureBody, Pieces, Standardised
+from spaceform.nets.features import FeatureBody, Standardised
+from spaceform.nets.pieces import Pieces
 
 pytestmark = pytest.mark.slow
 
@@ -267,6 +268,25 @@ def test_pieces_are_the_progress_between_quantiles():
     other.fit(torch.cat([x, x[:2]]), torch.ones(6))
     block.fit(x, torch.tensor([2.0, 2, 1, 1]))
     assert torch.equal(block.edges, other.edges)
+
+
+def test_features_with_few_values_are_not_cut():
+    random = torch.Generator().manual_seed(0)
+    x = torch.rand(50, 4, generator=random)
+    x[:, 1] = (x[:, 1] > 0.5).float()
+    x[:, 3] = 7.0
+    part, whole = Pieces(4, 3, uncut=2), Pieces(2, 3)
+    part.fit(x, torch.ones(50))
+    whole.fit(x[:, [0, 2]], torch.ones(50))
+    assert part.cut.tolist() == [0, 2]
+    assert part.width == 4 + 2 * 3
+    found, told = part(x), whole(x[:, [0, 2]])
+    assert torch.equal(found[:, [0, 2]], told[:, :2])
+    assert torch.equal(found[:, 4:], told[:, 2:])
+    assert part.spread(torch.arange(4.0)).tolist() == [0, 1, 2, 3, 0, 0, 0, 2, 2, 2]
+    again = Pieces(4, 3, uncut=2)
+    again.load_state_dict(part.state_dict())
+    assert torch.equal(again(x), found)
 
 
 def test_a_net_of_pieces_learns_what_a_linear_one_cannot():

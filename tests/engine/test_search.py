@@ -9,8 +9,18 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, load_wine
 
-from spaceform.engine import Candidate, NothingTrained, Rows, Trial, folds, parts_of, rehearse, search, space
-from spaceform.engine.space import measured
+from spaceform.engine import (
+    Candidate,
+    Columns,
+    NothingTrained,
+    Rows,
+    Trial,
+    folds,
+    parts_of,
+    rehearse,
+    search,
+    space,
+)
 from spaceform.heads import HEADS, Choice
 
 pytestmark = pytest.mark.slow
@@ -89,7 +99,7 @@ def test_one_candidate_is_trained_once_and_the_best_of_many_also_for_twice_as_lo
 
 def test_a_rate_that_is_held_stays_in_the_longest_run():
     found = search("cosine", SMALL[:3], digits_parts(), classes=10, seed=0, hold=["lr"])
-    assert [t.epochs for t in found.trials] == [2, 2, 2, 8, 16]
+    assert [t.epochs for t in found.trials] == [2, 2, 2, 8, 8, 16]
     assert all(t.lr == SMALL[t.candidate].lr for t in found.trials)
 
 
@@ -102,13 +112,13 @@ def test_the_best_run_is_repeated_with_all_members(best, epochs, lr):
         for rung, schedule in enumerate(schedules)
         for nll in [{best: 0.2, 3: 0.1}.get(rung, 0.5)]
     ]
-    worse = replace(kept[0], candidate=1, calibrated_nll=0.9)
+    worse = [replace(kept[0], candidate=1, rung=rung, calibrated_nll=0.9) for rung in (0, 1)]
     pair = [replace(candidate, members=2) for candidate in (SMALL[0], SMALL[1])]
     parts = digits_parts()
-    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept, worse])
+    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept, *worse])
     assert found.candidate == replace(SMALL[0], epochs=epochs, lr=lr, members=2)
     alone = replace(kept[3], calibrated_nll=0.3)  # all members are no better than one
-    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept[:3], alone, worse])
+    found = search("cosine", pair, parts, classes=10, seed=0, finished=[*kept[:3], alone, *worse])
     assert found.candidate == replace(SMALL[0], epochs=epochs, lr=lr, members=1)
 
 
@@ -176,10 +186,12 @@ def test_all_runs_do_with_one_member_and_the_best_is_tried_with_all():
         Candidate(hidden=(16,), members=3, lr=lr, batch_size=64, epochs=10) for lr in (0.02, 0.01, 1e-5, 1e-6)
     ]
     found = search("cosine", candidates, digits_parts(), classes=10, seed=0)
-    *ran, last = [(t.rung, t.epochs, t.lr) for t in found.trials]
+    *ran, longest, last = [(t.rung, t.epochs, t.lr) for t in found.trials]
     rate = candidates[found.best.candidate].lr
-    assert ran == [(0, 3, c.lr) for c in candidates] + [(1, 10, rate), (2, 20, rate / 2)]
-    assert last in {(3, *longer[1:]) for longer in ran[-2:]}
+    assert ran[:4] == [(0, 3, c.lr) for c in candidates]
+    assert set(ran[4:]) == {(1, 10, c.lr) for c in candidates[:2]}
+    assert longest == (2, 20, rate / 2)
+    assert last in {(3, 10, rate), (3, *longest[1:])}
     assert found.best == found.trials[-1]  # more epochs are better than three, and three members than one
     assert found.candidate.members == found.fitted.models[0].net.body.members == 3
     again = search("cosine", candidates, digits_parts(), classes=10, seed=0, finished=found.trials)
@@ -205,8 +217,31 @@ def test_columns_that_mean_something_each_repeat_their_values():
     random = np.random.default_rng(0)
     pixels = random.integers(0, 17, (600, 196)).astype(np.float32)
     labels = np.arange(600) % 3
-    assert measured(Rows.of(pixels, labels))
-    assert measured(Rows.of(pixels / 16 - 0.5, labels))
-    assert not measured(Rows.of(random.standard_normal((600, 196)), labels))
-    assert measured(Rows.of(random.standard_normal((600, 16)), labels))
-    assert not measured(Rows.of(random.integers(0, 2, (600, 2048)).astype(np.float32), labels))
+
+    def is_table(x):
+        return Columns.of(Rows.of(x, labels[: len(x)])).table
+
+    assert is_table(pixels)
+    assert is_table(pixels / 16 - 0.5)
+    assert not is_table(random.standard_normal((600, 196)))
+    assert is_table(random.standard_normal((600, 16)))
+    assert not is_table(random.integers(0, 2, (600, 2048)).astype(np.float32))
+    assert not is_table(pixels[:1])  # one row repeats nothing
+
+
+def test_columns_of_two_values_are_not_cut_into_pieces():
+    """Few numbers and many categories have the nets of a table, which are little wider than they."""
+    random = np.random.default_rng(0)
+    numbers, told = random.standard_normal((600, 6)), random.integers(0, 2, (600, 102))
+    constant = np.ones((600, 2))
+    columns = Columns.of(Rows.of(np.hstack([numbers, told, constant]), np.arange(600) % 2))
+    assert columns == Columns(True, 104)
+    found = space("cosine", 110, 2, 600, columns=columns)
+    assert found[0].hidden == (128, 128)
+    assert {c.pieces for c in found} == {0, 4, 8, 16, 32}
+    assert {c.uncut for c in found} == {104}
+    unaided = space("cosine", 110, 2, 600, columns=Columns(True))
+    assert {c.pieces for c in unaided} == {0, 4}
+    assert len(set(unaided)) == len(unaided) == 16
+    assert {c.pieces for c in space("cosine", 300, 10, 600, columns=Columns(True, 0))} == {0}
+    assert {c.pieces for c in space("cosine", 9, 10, 600, columns=Columns(True, 9))} == {0}

@@ -142,6 +142,7 @@ CHANGED = {
     "net.hidden": [9],
     "net.dropout": 0.4,
     "net.pieces": 3,
+    "net.uncut": 1,
     "net.members": 3,
     "net.gates": False,
     "net.projected": False,

@@ -25,15 +25,17 @@ from spaceform.engine.fit import (
 from spaceform.engine.references import REFERENCES, Reference, Setting, reference
 from spaceform.engine.rows import Rows, TrainingSplit, folds, joined, parted, parts_of
 from spaceform.engine.search import Held, NothingTrained, Outcome, Trial, search
-from spaceform.engine.space import SIZE, space
+from spaceform.engine.space import LOOKED_AT, SIZE, Columns, space
 from spaceform.engine.training import PREDICTION_DRAWS, CandidateDiverged, FeaturesModel, Training
 
 __all__ = [
+    "LOOKED_AT",
     "PREDICTION_DRAWS",
     "REFERENCES",
     "SIZE",
     "Candidate",
     "CandidateDiverged",
+    "Columns",
     "EpochRecord",
     "FeaturesModel",
     "Held",

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from spaceform.nets.pieces import pieces_width
+
 
 @final
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Candidate:
     """The range of each feature is cut into this many pieces. The progress through each piece is an input,
     too; tables need this.
     """
+    uncut: int = 0
+    """How many features are not cut into pieces: those with the fewest values."""
     members: int = 1
     """How many nets with hidden layers are trained side by side; the embedding is their mean."""
     gates: bool = False
@@ -38,7 +42,7 @@ class Candidate:
             return self.dim, True
         if self.hidden:
             return max(2, min(256, max(32, classes))), True
-        width = features * (1 + self.pieces)
+        width = pieces_width(features, self.pieces, self.uncut)
         return (width, False) if width > 1 else (2, True)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Successive halving over candidates by held-out loss. A search can go on from the records of its trials.
 
-Every candidate is trained for three tenths of its epochs, the best quarter of the candidates for all of their
-epochs, the best sixteenth for twice as many at half the rate. Training begins anew each time and goes through
-a whole schedule, so that a short run is a finished one. The best of all these runs is chosen: a shorter
-schedule may be better. Where a net has several members, these runs train one member; the best run is then
-repeated with all members. What a caller holds is not changed: with `hold=["epochs"]` every candidate is
-trained once, for all of its epochs; with `hold=["lr"]` the longest run keeps its rate; with
-`hold=["members"]` every run has all members.
+Every candidate is trained for three tenths of its epochs, the best quarter of the candidates (at least two)
+for all of their epochs, the best sixteenth (at least one) for twice as many at half the rate. Training begins
+anew each time and goes through a whole schedule, so that a short run is a finished one. The best of all these
+runs is chosen: a shorter schedule may be better. Where a net has several members, these runs train one
+member; the best run is then repeated with all members. What a caller holds is not changed: with
+`hold=["epochs"]` every candidate is trained once, for all of its epochs; with `hold=["lr"]` the longest run
+keeps its rate; with `hold=["members"]` every run has all members.
 
 The loss is measured after temperature scaling: a wrong scale costs nothing to mend.
 """
@@ -24,8 +24,10 @@ from spaceform.engine.training import CandidateDiverged
 from spaceform.heads import Head
 
 _RUNGS = (0.3, 1.0, 2.0)
-_SHARES_KEPT = (1.0, 1 / 4, 1 / 16)
-"""Each rung: the share of the epochs, and the share of the candidates that are trained for them."""
+_SHARES_KEPT, _FEWEST_KEPT = (1.0, 1 / 4, 1 / 16), (1, 2, 1)
+"""Each rung: the share of the epochs, the share of the candidates that are trained for them, and the fewest
+candidates: what needs long training, such as much dropout, looks worse than it is after a short one.
+"""
 _LONGEST, _LONGEST_RATE = _RUNGS.index(2.0), 0.5
 """The longest run has this share of the rate: on most of seven tables its test loss is lower than that of the
 run at the whole rate, whether half as long or as long.
@@ -174,13 +176,14 @@ def search(
 
 
 def _rungs(candidates: int, *, halving: bool) -> list[tuple[int, int]]:
-    """Which rungs are run, and how many candidates each gets: at least one.
+    """Which rungs are run, and how many candidates each gets.
 
     A single candidate is trained once, for all of its epochs.
     """
     if not halving or candidates == 1:
         return [(_ALL_EPOCHS, candidates)]
-    return [(rung, max(1, round(share * candidates))) for rung, share in enumerate(_SHARES_KEPT)]
+    kept = zip(_SHARES_KEPT, _FEWEST_KEPT, strict=True)
+    return [(rung, max(fewest, round(share * candidates))) for rung, (share, fewest) in enumerate(kept)]
 
 
 def _on_rung(candidate: Candidate, rung: int, hold: Collection[Held]) -> Candidate:

@@ -6,7 +6,7 @@ The first candidate is the best guess. It is used where nothing is searched.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from spaceform.engine.candidate import Candidate
 from spaceform.engine.rows import Rows
@@ -21,7 +21,7 @@ NARROW, WIDE = 100, 1000
 the second, a projection has more parameters than the rows can teach it.
 """
 
-_Net = tuple[tuple[int, ...], int | None, float, float, float, int]
+_Net: TypeAlias = tuple[tuple[int, ...], int | None, float, float, float, int]
 
 # Hidden layers, dim, dropout, lr, weight decay, pieces. The first four differ most; eight cover all kinds.
 _TABLE: list[_Net] = [
@@ -87,8 +87,37 @@ _MEMBERS = 2
 has 1.10 times the loss in the same time. This was measured before training stopped by the calibrated loss.
 """
 
-_LOOKED_AT = 500
+LOOKED_AT = 500
 """Rows that are looked at for repeated values."""
+
+_INPUTS, _FEWEST_PIECES = 640, 4
+"""The most features and pieces together, unless features alone are more: a step takes as much longer as there
+are more of them. And the fewest pieces that are worth their time.
+"""
+
+
+class Columns(NamedTuple):
+    """What features look like, which says which nets are tried."""
+
+    table: bool
+    """Whether columns mean something each, as those of tables, pixels and counts do."""
+    uncut: int = 0
+    """How many columns have at most two values: cut into pieces, they would say nothing new."""
+
+    @staticmethod
+    def of(rows: Rows) -> "Columns":
+        """Few columns are a table, and columns that repeat their values.
+
+        Coordinates of an embedding hardly ever repeat one. Thousands of columns are no table: too many for
+        hidden layers.
+        """
+        features = rows.x.shape[1]
+        if features >= WIDE:
+            return Columns(False)
+        x = rows.some(LOOKED_AT).features.sort(dim=0).values
+        changes = x[1:] != x[:-1]
+        table = features < NARROW or bool(((~changes).double().mean(0) > 0.5).double().mean() > 0.5)
+        return Columns(table, int((changes.sum(0) < 2).sum()) if table else 0)
 
 
 def space(
@@ -97,19 +126,17 @@ def space(
     classes: int,
     rows: int,
     *,
+    columns: Columns | None = None,
     size: int = SIZE,
     searched: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Candidate]:
     """At least one candidate, at most `size`; every head gets the same number.
 
-    `searched` has the head's own options and their values, the default first; None takes what the head
-    declares.
+    Without `columns`, their number alone says whether they are a table. `searched` has the head's own options
+    and their values, the default first; None takes what the head declares.
     """
-    table = features < NARROW
-    nets = _TABLE if table else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
-    nets = nets + [
-        _varied(net, 1 + i // len(nets)) for i, net in enumerate(nets * (-(-size // len(nets)) - 1))
-    ]
+    table, uncut = columns or Columns(features < NARROW)
+    nets = _nets(features, uncut, table=table, size=size)
     kind = HEADS[head]
     choices = _declared(kind) if searched is None else searched
     fixed = {name: value for name, value in _start(kind).items() if name not in choices}
@@ -122,6 +149,7 @@ def space(
             hidden=hidden,
             dim=dim if dim is None or hidden or pieces else min(dim, max(2, features, classes)),
             pieces=pieces,
+            uncut=uncut,
             members=_MEMBERS if table and hidden else 1,
             gates=len(hidden) > 1 or (table and bool(hidden)),
             dropout=dropout,
@@ -131,19 +159,29 @@ def space(
             epochs=epochs,
             options=fixed | _options(choices, i),
         )
-        for i, (hidden, dim, dropout, lr, decay, pieces) in enumerate(nets[:size])
+        for i, (hidden, dim, dropout, lr, decay, pieces) in enumerate(nets)
     ]
 
 
-def measured(rows: Rows) -> bool:
-    """Whether columns mean something each, as those of tables, pixels and counts do: few columns, or columns
-    that repeat their values. Coordinates of an embedding hardly ever repeat one.
-    """
-    features = rows.x.shape[1]
-    if not NARROW <= features < WIDE:
-        return features < NARROW
-    some = rows.some(_LOOKED_AT).features.sort(dim=0).values
-    return bool(((some[1:] == some[:-1]).double().mean(0) > 0.5).double().mean() > 0.5)
+def _nets(features: int, uncut: int, *, table: bool, size: int) -> list[_Net]:
+    """The first nets of the list for such features, and the same at other rates as often as it takes."""
+    listed = _TABLE if table else _EMBEDDINGS if features < WIDE else _WIDE_FEATURES
+    found: list[_Net] = []
+    round_ = 0
+    while len(found) < size:
+        for net in listed:
+            *others, pieces = _varied(net, round_)
+            affordable = (*others, _affordable(pieces, features, uncut))
+            found += [] if affordable in found else [affordable]
+        round_ += 1
+    return found[:size]
+
+
+def _affordable(pieces: int, features: int, uncut: int) -> int:
+    """As many pieces, as long as features and pieces are not too many; none rather than very few."""
+    most = (_INPUTS - features) // max(1, features - uncut)
+    fewest = min(pieces, _FEWEST_PIECES)
+    return 0 if uncut == features or most < fewest else min(pieces, most)
 
 
 def _declared(head: type[Head]) -> dict[str, Sequence[Any]]:
@@ -168,6 +206,8 @@ def _values(found: Range) -> tuple[Any, ...]:
 
 def _varied(net: _Net, round_: int) -> _Net:
     """The same net at other rates, for searches beyond the list."""
+    if round_ == 0:
+        return net
     hidden, dim, dropout, lr, decay, pieces = net
     rate = lr * (0.5 if round_ % 2 else 2.0)
     return hidden, dim, min(0.8, dropout + 0.1 * round_), rate, decay, pieces

@@ -180,7 +180,7 @@ def _built(
     make = HEADS[head] if isinstance(head, str) else head
     features = rows.x.shape[1]
     dim, projected = candidate.embedding(features, classes)
-    net: dict[str, Any] = {"pieces": candidate.pieces, "dropout": candidate.dropout}
+    net: dict[str, Any] = {"pieces": candidate.pieces, "uncut": candidate.uncut, "dropout": candidate.dropout}
     net |= {"members": candidate.members, "gates": candidate.gates, "projected": projected}
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

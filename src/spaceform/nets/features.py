@@ -10,21 +10,16 @@ from torch import Tensor, nn
 
 from spaceform.foundation.values import Natural, Width
 from spaceform.nets.options import NetOptions
+from spaceform.nets.pieces import Pieces, pieces_width
 
 _NORM = 3.0
 """The root mean square of ‖z‖ at the start. If larger, Euclidean and hyperbolic logits are large noise."""
-
-_SOFT = 3.0
-"""The soft bound of standardised features, if they are also given in pieces."""
 
 _LARGEST_STANDARDISED = 1e15
 """The largest standardised feature: squares of much larger numbers overflow in float32."""
 
 _TINY = 1e-30
 """Spreads and sizes below it count as this: the inverse of a smaller one overflows in float32."""
-
-_ROUNDS = 20
-"""Rounds that cut frequent values to one piece: each leaves fewer rows, and so smaller pieces."""
 
 _BLOCK_ROWS = 1024
 """How many rows are in double precision at a time."""
@@ -46,6 +41,10 @@ class FeaturesOptions(NetOptions):
     """The range of each feature is cut into this many pieces. The progress through each piece is an input,
     too; tables need this.
     """
+    uncut: Natural = 0
+    """How many features are not cut into pieces: those with the fewest values in the training rows. A feature
+    of two values, such as whether a cell has a certain text, would gain nothing.
+    """
     members: Annotated[int, Field(ge=1)] = 1
     """How many nets with hidden layers are trained side by side; the embedding is their mean."""
     gates: bool = False
@@ -58,7 +57,9 @@ class FeaturesOptions(NetOptions):
     def build(self, input_shape: Sequence[int]) -> "FeaturesNet":
         """The net; mean and spread of the features are not known yet."""
         features = torch.Size(input_shape).numel()
-        width = features * (1 + self.pieces)
+        if self.uncut > features:
+            raise ValueError(f"net.uncut={self.uncut} is more than the {features} features; lower it")
+        width = pieces_width(features, self.pieces, self.uncut)
         if not (self.projected or self.hidden) and self.dim != width:
             raise ValueError(
                 f"net.projected=false keeps the {width} features as they are, but net.dim is {self.dim}; "
@@ -70,6 +71,7 @@ class FeaturesOptions(NetOptions):
             self.dim,
             self.hidden,
             pieces=self.pieces,
+            uncut=self.uncut,
             dropout=self.dropout,
             members=self.members,
             gates=self.gates,
@@ -170,36 +172,6 @@ class Scaled(nn.Module):
 
 
 @final
-class Pieces(nn.Module):
-    """Each feature, softly bounded, and how far it has come through each of `pieces` parts of its range.
-
-    Piece i is (x − a_i)/(a_{i+1} − a_i) kept in [0, 1], with quantiles a_i of the training rows. A linear
-    layer can then fit any curve of each feature (Gorishniy et al. 2022, piecewise linear encoding). A value
-    that many rows share counts for one piece at most, so that other values get pieces, too. If a feature has
-    few values, these are the a_i: then the code of a category can have any effect.
-    """
-
-    edges: Tensor
-
-    def __init__(self, features: int, pieces: int) -> None:
-        super().__init__()
-        self.width = features * (1 + pieces)
-        self.register_buffer("edges", torch.zeros(features, pieces + 1))
-
-    @torch.no_grad()
-    def fit(self, x: Float[Tensor, "n features"], weight: Float[Tensor, " n"]) -> None:
-        """Take the quantiles of these rows."""
-        for j, column in enumerate(x.T):
-            self.edges[j] = _edges(column, weight.double(), self.edges.shape[1])
-
-    def forward(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        low, size = self.edges[:, :-1], self.edges.diff(dim=1)
-        inverse = size.masked_fill(size == 0, torch.inf).reciprocal()
-        progress = ((x[:, :, None] - low) * inverse).clamp(0, 1)
-        return torch.cat([x * (1 + (x / _SOFT).square()).rsqrt(), progress.flatten(1)], dim=1)
-
-
-@final
 class Gates(nn.Module):
     """Each feature, with its pieces, times a factor; the training loop gives it a higher rate.
 
@@ -207,26 +179,12 @@ class Gates(nn.Module):
     This is the scaling layer of Holzmüller et al. 2024 (RealMLP).
     """
 
-    def __init__(self, features: int, pieces: int) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
-        self.pieces = pieces
         self.weight = nn.Parameter(torch.ones(features))
 
-    def forward(self, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
-        return x * torch.cat([self.weight, self.weight.repeat_interleave(self.pieces)])
-
-
-def _edges(x: Float[Tensor, " n"], weight: Float[Tensor, " n"], count: int) -> Float[Tensor, " count"]:
-    """All values if they are few, with the last one repeated; otherwise quantiles."""
-    values, which = x.unique(return_inverse=True)
-    if len(values) <= count:
-        return torch.cat([values, values[-1:].expand(count - len(values))])
-    mass = torch.zeros(len(values), dtype=weight.dtype, device=x.device).index_add_(0, which, weight)
-    for _ in range(_ROUNDS):
-        mass = mass.clamp_max(mass.sum() / (count - 1))
-    reached = mass.cumsum(0)
-    levels = torch.linspace(0, 1, count, dtype=weight.dtype, device=x.device)
-    return values[torch.searchsorted(reached, levels * reached[-1]).clamp_max(len(values) - 1)]
+    def forward(self, x: Float[Tensor, "batch width"], pieces: Pieces | None) -> Float[Tensor, "batch width"]:
+        return x * (self.weight if pieces is None else pieces.spread(self.weight))
 
 
 @final
@@ -306,6 +264,7 @@ class FeatureBody(nn.Module):
         hidden: Sequence[int] = (),
         *,
         pieces: int = 0,
+        uncut: int = 0,
         dropout: float = 0.0,
         members: int = 1,
         gates: bool = False,
@@ -313,8 +272,8 @@ class FeatureBody(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.members = dim, members if hidden else 1
-        self.pieces = Pieces(features, pieces) if pieces else None
-        self.gates = Gates(features, pieces) if gates and hidden else None
+        self.pieces = Pieces(features, pieces, uncut) if pieces and uncut < features else None
+        self.gates = Gates(features) if gates and hidden else None
         width = features if self.pieces is None else self.pieces.width
         self.body = _layers(width, dim, hidden, dropout, self.members, projected)
         self.register_buffer("factor", torch.ones(()))
@@ -340,7 +299,7 @@ class FeatureBody(nn.Module):
 
     def _side_by_side(self, x: Float[Tensor, "batch features"]) -> Float[Tensor, "batch members dim"]:
         x = x if self.pieces is None else self.pieces(x)
-        x = x if self.gates is None else self.gates(x)
+        x = x if self.gates is None else self.gates(x, self.pieces)
         return (self.body(x) * self.factor).unflatten(1, (self.members, self.dim))
 
     def lend(self, generator: torch.Generator | None) -> None:

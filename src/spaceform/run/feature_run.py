@@ -140,6 +140,7 @@ def candidate_of(recipe: Recipe) -> Candidate:
         hidden=tuple(net["hidden"]),
         dim=net["dim"] if net["projected"] else None,
         pieces=net["pieces"],
+        uncut=net["uncut"],
         members=net["members"],
         gates=net["gates"],
         dropout=net["dropout"],
@@ -155,7 +156,8 @@ def with_candidate(recipe: Recipe, candidate: Candidate, features: int, classes:
     """The recipe of a candidate: the same data and head, this net, these rates and options."""
     dim, projected = candidate.embedding(features, classes)
     net = {"name": "features", "dim": dim, "hidden": candidate.hidden}
-    net |= {"pieces": candidate.pieces, "dropout": candidate.dropout, "projected": projected}
+    net |= {"pieces": candidate.pieces, "uncut": candidate.uncut}
+    net |= {"dropout": candidate.dropout, "projected": projected}
     if candidate.hidden:  # otherwise there is one member, without gates
         net |= {"members": candidate.members, "gates": candidate.gates}
     optim = {"name": "cosine_adamw", "lr": candidate.lr, "weight_decay": candidate.weight_decay}

@@ -14,12 +14,12 @@ from typing import Any, NotRequired, final
 import pandas as pd
 from typing_extensions import TypedDict
 
-from spaceform.engine import SIZE, Held, NothingTrained, Trial, space
+from spaceform.engine import SIZE, Columns, Held, NothingTrained, Trial, space
 from spaceform.engine import search as search_candidates
 from spaceform.foundation.messages import counted
 from spaceform.heads import HEADS, StochasticHead
 from spaceform.run import files
-from spaceform.run.feature_run import affordable, candidates_with, engine_parts, with_candidate
+from spaceform.run.feature_run import affordable, candidates_with, engine_parts, rows_of, with_candidate
 from spaceform.run.material import Fingerprint, Material, load_data, material
 from spaceform.run.recipe import Recipe, RecipeError, load_recipe
 from spaceform.study.folder import Job
@@ -128,7 +128,8 @@ def search_one(
     recipe_of = partial(with_candidate, recipe, features=features, classes=classes)
     fixed = of_candidate(settings)
     size = max(trials, SIZE) if fixed else trials  # some candidates may not be able to have the settings
-    candidates = space(head, features, classes, len(parts.split.train), size=size)
+    columns = Columns.of(rows_of(parts)[0])
+    candidates = space(head, features, classes, len(parts.split.train), columns=columns, size=size)
     candidates = candidates_with(recipe, candidates, fixed, features, classes)[:trials]
     hold: list[Held] = [part for part, key in _HELD.items() if key in fixed]
     kept = Kept(folder / f"{head}.jsonl", _about(recipe, parts, len(candidates), most, fixed))

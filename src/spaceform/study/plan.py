@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 
 from spaceform import data
-from spaceform.engine import space
+from spaceform.engine import LOOKED_AT, Columns, Rows, space
 from spaceform.heads import HEADS, Head, Start, StochasticHead
 from spaceform.nets import NETS, TimmOptions
 from spaceform.run.feature_run import candidates_with, with_candidate
@@ -237,7 +237,9 @@ def _for_engine(name: str, dataset: data.Dataset, head: str, settings: Mapping[s
     start = {"net": {"name": "features", "dim": features}, "optim": {"name": "cosine_adamw", "lr": 1e-3}}
     recipe = make({"data": {"name": name}, "head": {"name": head}, **start}, source=f"features/{head}")
     require_effect(recipe, settings)
-    candidates = space(head, features, classes, len(train))
+    some = train[:: max(1, len(train) // LOOKED_AT)]
+    columns = Columns.of(Rows.of(dataset.inputs, dataset.labels)[some])
+    candidates = space(head, features, classes, len(train), columns=columns)
     found = candidates_with(recipe, candidates, of_candidate(settings), features, classes)
     return with_candidate(recipe, found[0], features, classes)
 

@@ -23,8 +23,8 @@ import torch
 from typing_extensions import TypedDict
 
 from spaceform.calibrators import StructuredScaling
-from spaceform.data import Texts
-from spaceform.engine import reference
+from spaceform.data import Dataset, Texts
+from spaceform.engine import LOOKED_AT, Columns, Rows, reference
 from spaceform.engine.space import NARROW
 from spaceform.foundation.messages import first_line
 from spaceform.foundation.values import parsed
@@ -47,6 +47,11 @@ REFERENCE_TITLES = {
     "features": "the features as they are",
 }
 """What each reference is called, in the order of the table."""
+
+_MOST_BOOSTED = 30_000_000
+"""The most items × features × classes that boosting is fitted to where columns are many: some 20 seconds for
+each of five fits.
+"""
 
 
 @final
@@ -79,12 +84,22 @@ class AboutReference(TypedDict):
 def reference_errands(recipe: Recipe, folder: Path, *, trials: int) -> list[Errand]:
     """An errand for each reference that is missing, or for which fewer settings were tried."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    features = load_data(recipe).inputs
-    narrow = not isinstance(features, tuple | Texts) and features.shape[1] < NARROW
-    wanted = [name for name in REFERENCE_TITLES if name != "boosting" or narrow]
+    wanted = [name for name in REFERENCE_TITLES if name != "boosting" or _is_boosted(load_data(recipe))]
     missing = [name for name in wanted if not _is_made(folder / FOLDER / f"{name}.npz", trials)]
     work = partial(make_reference, trials=trials)
     return [Errand(Job(name, REFERENCE_TITLES[name], recipe), folder, work) for name in missing]
+
+
+def _is_boosted(data: Dataset) -> bool:
+    """Whether people would use gradient boosting: on a table, unless one fit takes minutes."""
+    x = data.inputs
+    if isinstance(x, tuple | Texts):
+        return False
+    if x.shape[1] < NARROW:
+        return True
+    some = torch.arange(0, len(data), max(1, len(data) // LOOKED_AT))
+    work = len(data) * x.shape[1] * len(data.classes)
+    return work <= _MOST_BOOSTED and Columns.of(Rows.of(x, data.labels)[some]).table
 
 
 def make_reference(
