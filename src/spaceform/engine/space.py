@@ -170,9 +170,9 @@ def _nets(features: int, uncut: int, *, table: bool, size: int) -> list[_Net]:
     round_ = 0
     while len(found) < size:
         for net in listed:
-            *others, pieces = _varied(net, round_)
-            affordable = (*others, _affordable(pieces, features, uncut))
-            found += [] if affordable in found else [affordable]
+            hidden, dim, dropout, lr, decay, pieces = _varied(net, round_)
+            one = hidden, dim, dropout, lr, decay, _affordable(pieces, features, uncut)
+            found += [] if one in found else [one]
         round_ += 1
     return found[:size]
 
