@@ -97,7 +97,7 @@ def test_texts_that_cannot_be(call, tmp_path):
     pd.DataFrame({"said": ["one", "", "three"], "y": ["a", "b", "a"]}).to_csv(table, index=False)
     command = ["features", table, "-o", tmp_path / "t.npz", "--text"]
     said = one_sentence(call(*command, "said"))
-    assert "t has 1 empty text, the first is row 1; fill or remove them (spaceform features --skip" in said
+    assert "t has 1 empty text, the first is row 1 (counted from 0); fill or remove them (spaceform" in said
     said = one_sentence(call(*command, "sayd"))
     assert f"{table} has no column 'sayd' (its columns: 'said', 'y'); name one of them by --text." in said
     said = one_sentence(call("features", table, "-o", tmp_path / "t.npz"))

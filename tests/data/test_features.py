@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path):
         (b"a,b\n1,2\n3\n", r"cut short or no \.csv file"),
         (b"a;y\n1;0\n2;1\n", r"parted by ';' and not by commas"),
         (b"a,a,y\n1,2,0\n3,4,1\n", "f.csv has 2 columns 'a'; rename or remove one"),
-        (b"a,y\n1,0\ninf,1\n", "1 empty, NaN or infinite cell, the first in row 2"),
+        (b"a,y\n1,0\ninf,1\n", r"1 empty, NaN or infinite cell, the first in row 1 \(counted from 0\)"),
         (b"a,y\n1,x\n2,\n", "column 'y' of .* has 1 empty cell; fill"),
         (b"X,y\n1,x\n2,z\n", "each row must hold a list of numbers; rename it"),
         ("a,y\n1,für\n2,gegen\n".encode("latin-1"), "f.csv is not written in UTF-8; save it so"),
@@ -163,7 +163,10 @@ TOO_LARGE[4, 0] = 1e300
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X": NAN, "y": Y}, r"f\.npz has 2 rows with NaN or infinite values, the first is row 3"),
+        (
+            {"X": NAN, "y": Y},
+            r"f\.npz has 2 rows with NaN or infinite values, the first is row 3 \(counted from 0\)",
+        ),
         (
             {"X": TOO_LARGE, "y": Y},
             r"column 0 of X in .* has a value of size 1e\+300, and features go up to 1e\+18",
@@ -185,7 +188,7 @@ TOO_LARGE[4, 0] = 1e300
         ({"X": X[:, :4].reshape(12, 1, 2, 2), "y": Y}, r"shape \(12, 1, 2, 2\), as images have"),
         (
             {"X": X, "y": NAN[:, 2]},
-            r"y in .*f\.npz is NaN or infinite in 2 rows, the first is row 3; label or",
+            r"y in .*f\.npz is NaN or infinite in 2 rows, the first is row 3 \(counted from 0\); label or",
         ),
         ({"X": X, "y": Y, "classes": ["a", "b", "a"]}, "classes in .* has 'a' twice; give each class one"),
         (
@@ -253,15 +256,21 @@ def test_broken_parquet_is_named(tmp_path):
         ({"X": [[1.0], [2.0]], "y": [0, None]}, "column 'y' of .* has 1 empty cell; fill"),
         (
             {"X": [[1.0], None, None], "y": [0, 1, 0]},
-            "column 'X' of .* is empty in 2 rows, the first is row 1;",
+            r"column 'X' of .* is empty in 2 rows, the first is row 1 \(counted from 0\);",
         ),
         ({"X": [[], []], "y": [0, 1]}, "no columns"),
         ({"a": [0.5, 1.0], "kind": [0, 1]}, "no column 'y' of labels .*'a', 'kind'.*; name the column"),
         ({"X": [[1.0], [None]], "y": [0, 1]}, "1 row with NaN"),
-        ({"a": [0.5, float("inf")], "y": [0, 1]}, "1 empty, NaN or infinite cell, the first in row 2"),
+        (
+            {"a": [0.5, float("inf")], "y": [0, 1]},
+            r"1 empty, NaN or infinite cell, the first in row 1 \(counted",
+        ),
         ({"y": [0, 1]}, "has no features; give a column 'X'"),
         ({"0.5": [1.0, 2.0], "a": [0, 1]}, "numbers where the names of its columns should be"),
-        ({"a": ["1.5", "cm", *["2"] * 20], "y": [0, 1] * 11}, "column 'a' of .* but 'cm' in row 2; remove"),
+        (
+            {"a": ["1.5", "cm", *["2"] * 20], "y": [0, 1] * 11},
+            r"column 'a' of .* but 'cm' in row 1 \(counted from 0\); remove",
+        ),
     ):
         pq.write_table(pa.table(table), path)
         with pytest.raises(DataError, match=message):
@@ -277,7 +286,10 @@ def test_broken_parquet_is_named(tmp_path):
         ),
         ("a\tb\ty\n1\t2\t0\n", r"parted by a tab and not by commas; .*sep='\\t'\)\.to_csv"),
         ("a,b,y\n", "has no rows; add an item"),
-        ("a,b,y\n1,2,0\n3,inf,1\n", "column 'b' of .* has 1 empty, NaN or infinite cell, the first in row 2"),
+        (
+            "a,b,y\n1,2,0\n3,inf,1\n",
+            r"column 'b' of .* has 1 empty, NaN or infinite cell, the first in row 1 \(counted from 0\)",
+        ),
         ("a,b,y\n1,2,0\n1,2,1\n", "all rows of .* have the same features"),
         ("a,b,y\n1,2,0.5\n2,3,1.25\n", "labels are integers or strings: put such numbers into classes"),
     ],

@@ -181,7 +181,7 @@ def test_a_number_that_no_net_takes_is_named(tmp_path, value):
     x[2, 1] = value
     np.save(tmp_path / "x" / "X-1.npy", x)
     stored[torch.tensor([0, 8])]
-    with pytest.raises(DataError, match=r"row 2 of .*X-1.npy has a value that is NaN"):
+    with pytest.raises(DataError, match=r"row 2 \(counted from 0\) of .*X-1.npy has a value that is NaN"):
         stored[torch.tensor([0, 8, 6])]
 
 

@@ -61,7 +61,9 @@ def test_labels_are_whole_and_texts_are_not_empty(tmp_path):
     with pytest.raises(DataError, match=r"column 'y' of .*t\.csv has 1 empty cell; fill them"):
         load_texts(tmp_path / "t.csv", "said")
     frame.assign(y=["x", "y", "x"]).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(DataError, match="t has 2 empty texts, the first is row 1; fill or remove them"):
+    with pytest.raises(
+        DataError, match=r"t has 2 empty texts, the first is row 1 \(counted from 0\); fill or remove them"
+    ):
         require_texts(load_texts(tmp_path / "t.csv", "said"))
 
 

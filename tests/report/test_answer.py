@@ -157,7 +157,7 @@ def test_the_weights_on_the_page_are_those_of_the_recommendation(contents, page)
 def test_the_page_says_which_run_to_deploy_and_how(contents, page) -> None:
     run = contents.parts[0].advice.to_deploy
     assert f"<code>spaceform export {run.folder} model.onnx</code>" in page
-    assert f"To deploy: the run {run.folder.name}, of 2 seeds the best on the validation split." in page
+    assert f"To deploy: the run {run.folder.name}, the best of 2 seeds on the validation split." in page
 
 
 def test_search_cost_and_plan_are_shown(contents, page) -> None:

@@ -225,3 +225,22 @@ def test_a_head_that_fixes_the_batch_is_refused_in_one_sentence(runs, monkeypatc
     monkeypatch.setattr(head, "_logits", lambda z: z.new_ones(len(z), 1) + z @ head.weight.T)
     with pytest.raises(ValueError, match=r"StandardHead .* Write z.shape\[0\], not len\(z\)"):
         export(run, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "given", "remedy"),
+    [
+        ((64,), (64,), "give a single item as x[None]"),
+        ((64,), (5, 63), "give the 64 features made by the same program in the same order as in training"),
+        ((64,), (5, 8, 8), "give one row of features an item, by x.reshape(len(x), -1)"),
+        ((3, 8, 6), (5, 8, 6, 3), "put channels first, by np.moveaxis(x, -1, 1) or x.permute(0, 3, 1, 2)"),
+        ((1, 8, 8), (5, 8, 8), "add the axis of channels, by x[:, None]"),
+        ((1, 8, 8), (5, 64), "give images, by x.reshape(-1, 1, 8, 8)"),
+        ((3, 8, 6), (5, 3, 9, 9), "give images of 6x8 pixels with 3 channels, channels first"),
+    ],
+)
+def test_a_wrong_shape_has_a_remedy(runs, trained_on, given, remedy, monkeypatch) -> None:
+    run = Run.load(runs["cosine"])
+    monkeypatch.setattr(run, "input_shape", trained_on)
+    with pytest.raises(ValueError, match=f"{re.escape(f'got {given}; {remedy}')}$"):
+        run.embed(np.zeros(given, np.float32))

@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 from spaceform.cli import terminal
+from spaceform.run.progress import Progress, describe
+from spaceform.run.recipe import QUICK
 from spaceform.study import summary
+from spaceform.study.folder import Job, RunStatus
 from spaceform.study.summary import Findings, Measure, measures, results, standard_error, summarize
 
 ACCURACY = Measure("accuracy", "accuracy %")
@@ -128,3 +131,27 @@ def test_a_terminal_sets_references_apart_and_marks_with_stars_where_it_has_no_b
     assert lines[3] == ["instead", "of", "a", "head:"]
     assert lines[4] == ["LogisticRegression", "95.00"]
     assert lines[-1] == ["Choose", "vmf."]
+
+
+def board_of(states: list[str], capsys) -> str:
+    """What the board prints when it begins, where there is no terminal."""
+    jobs = [Job(f"vmf-seed{i}", "vmf", QUICK["digits/vmf"]) for i in range(len(states))]
+    with terminal.Board([RunStatus(job, state) for job, state in zip(jobs, states, strict=True)]):
+        return capsys.readouterr().err
+
+
+def test_the_board_counts_finished_runs_whoever_made_them(capsys):
+    """A comparison adds seeds round by round: the first rounds may be its own work."""
+    assert board_of(["waiting"] * 2, capsys) == ""
+    assert board_of(["finished", "finished", "waiting"], capsys) == "2 of 3 runs are finished; 1 more to do\n"
+    assert board_of(["finished", "failed"], capsys) == "1 of 2 runs is finished; 1 more to do\n"
+    assert board_of(["finished"] * 3, capsys) == "3 of 3 runs are finished\n"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [(None, ""), (0.0, ""), (0.4, ""), (1.2, "  at least 1 s left"), (75.0, "  at least 1 min 15 s left")],
+)
+def test_no_time_is_named_where_none_is_left(left, said):
+    progress = Progress(2, 3, 5, 5, 0.5, 0.9, 0.9, 1, 0.1, left, True)
+    assert describe(progress).endswith(f"  lr 0.1{said}")

@@ -115,7 +115,9 @@ def test_changed_texts_and_other_weights_are_refused(study, tmp_path):
     with pytest.raises(RecipeError, match="get the weights that it was trained with"):
         run.predict_proba(["a text"])
     run = Run.load(study.folder / "runs" / "cosine-seed0")
-    with pytest.raises(ValueError, match="the text of item 1 is empty; fill or remove it"):
+    with pytest.raises(
+        ValueError, match=r"the text of item 1 \(counted from 0\) is empty; fill or remove it"
+    ):
         run.predict_proba(["a text", " "])
     pd.DataFrame({"written": ["a text"]}).to_csv(tmp_path / "other.csv", index=False)
     with pytest.raises(DataError, match=r"has no column 'said' .*; call that of the texts 'said'"):
@@ -167,7 +169,8 @@ def test_texts_without_a_column_of_them_are_told(tmp_path):
         spaceform.compare(tmp_path / "bare.csv", label="kind", out=tmp_path / "s")
     frame.to_csv(tmp_path / "more.csv", index=False)
     found = spaceform.data.load(tmp_path / "more.csv", label="kind")
-    assert "columns left out, as text or index: 'said'; --text 'said' has a net for texts" in found.note
+    assert "'said'; column 'said' holds texts; to compare heads on these texts, read by" in found.note
+    assert found.note.endswith("give --text said")
     read = spaceform.data.load(tmp_path / "more.csv", label="kind", text="said")
     assert read.kind == "texts"
     assert read.classes == ("beach", "money", "weather")

@@ -104,7 +104,7 @@ def test_the_next_step_is_the_command_that_exports_the_recommended_run(study):
     *_, deploy, command = study.shown()[1]
     run = study.advice.to_deploy
     assert run.label == study.advice.recommendation.choice.label
-    assert deploy == f"To deploy: the run {run.folder.name}, of 2 seeds the best on the validation split."
+    assert deploy == f"To deploy: the run {run.folder.name}, the best of 2 seeds on the validation split."
     assert command == f"Next: spaceform export {run.folder} model.onnx"
     assert run.score == max(other.score for other in study.advice.runs if other.label == run.label)
     assert all(run.predict_seconds > 0 for run in study.advice.runs)

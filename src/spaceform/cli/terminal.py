@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spaceform.foundation.messages import counted
-from spaceform.run.progress import duration
+from spaceform.run.progress import at_least, duration
 from spaceform.study import summary
 from spaceform.study.folder import RunStatus
 from spaceform.study.place import Event
@@ -59,12 +59,15 @@ class Board:
         self._live: Live | None = None
 
     def __enter__(self) -> "Board":
-        done = sum(line.state == "finished" for line in self._lines.values())
+        done, runs = sum(line.state == "finished" for line in self._lines.values()), len(self._lines)
         if self._file.isatty():
             self._live = Live(self._table(), console=Console(file=self._file), refresh_per_second=4)
             self._live.start()
         elif done:
-            self._say(f"{done} of {len(self._lines)} runs are finished already")
+            self._say(
+                f"{done} of {counted(runs, 'run')} {'is' if done == 1 else 'are'} finished"
+                + (f"; {runs - done} more to do" if done < runs else "")
+            )
         return self
 
     def __exit__(
@@ -113,8 +116,7 @@ class Board:
 
     def _summary(self) -> str:
         running = [
-            f"{name} epoch {line.epoch}"
-            + ("" if line.left is None else f", at least {duration(line.left)} left")
+            f"{name} epoch {line.epoch}" + (f", {left}" if (left := at_least(line.left)) else "")
             for name, line in self._lines.items()
             if line.state == "running" and line.epoch
         ]
@@ -168,7 +170,7 @@ def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
             line.epoch,
             "" if line.score is None else f"{line.score:.4f}",
             duration(line.seconds) if line.seconds else "",
-            "" if line.left is None else duration(line.left),
+            duration(line.left) if at_least(line.left) else "",
             Text(line.note),
             style=_COLOUR[line.state],
         )

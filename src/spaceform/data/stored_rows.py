@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaceform.data.errors import DataError
+from spaceform.foundation.messages import at_row
 
 WINDOW = 1024
 """How many blocks of neighbouring rows are in memory at a time; their rows are mixed."""
@@ -214,8 +215,9 @@ class StoredRows:
             return
         bad = int(rows[~(np.abs(x) <= LARGEST).all(1)].min())
         number = int(np.searchsorted(self._starts, bad, side="right")) - 1
+        first = at_row(bad - int(self._starts[number]))
         raise DataError(
-            f"row {bad - self._starts[number]:,} of {self._files[number].path} has a value that is NaN, "
+            f"{first} of {self._files[number].path} has a value that is NaN, "
             f"infinite or larger than {LARGEST:g}; remove or fill such rows."
         )
 

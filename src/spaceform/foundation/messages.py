@@ -61,9 +61,14 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], joint: str = "and") -> str:
     """`a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {joint} {names[-1]}"
+
+
+def at_row(number: int) -> str:
+    """`row 3 (counted from 0)`: rows are counted as numpy, pandas and the output of `predict` count them."""
+    return f"row {number:,} (counted from 0)"
 
 
 def capital(text: str) -> str:

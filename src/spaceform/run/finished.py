@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from spaceform import data
 from spaceform.calibrators import Calibrator
 from spaceform.decisions import Pairs
+from spaceform.foundation.messages import at_row, counted
 from spaceform.nets.pretrained import FrozenNet, frozen_net
 from spaceform.nets.sentences import SentenceNet, sentence_net
 from spaceform.run import stored
@@ -235,30 +236,38 @@ class Run:
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = ", ".join(map(str, ("items", *self.input_shape)))
             raise ValueError(
-                f"inputs must have shape ({wanted}), got {tuple(x.shape)}{self._remedy(tuple(x.shape))}"
+                f"inputs must have shape ({wanted}), got {tuple(x.shape)}; {self._remedy(tuple(x.shape))}"
             )
         if len(x) == 0:
             raise ValueError("inputs are empty; give at least one item")
         if isinstance(self.how, data.Pixels):
             x = _pixels(x)
         elif x.is_floating_point() and not x.isfinite().all():
-            first = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
+            first = at_row(int((~x.isfinite()).flatten(1).any(1).nonzero()[0]))
             raise ValueError(
-                f"inputs must be finite, but row {first} has NaN or infinite values; remove or fill such rows"
+                f"inputs must be finite, but {first} has NaN or infinite values; remove or fill such rows"
             )
         for part in x.split(batch_size):
             yield self.how.evaluate(part) if isinstance(self.how, data.Pixels) else part.float()
 
     def _remedy(self, shape: tuple[int, ...]) -> str:
-        """What to do with inputs of this shape, if that can be guessed."""
-        if shape == self.input_shape:
-            return "; give a single item as x[None]"
-        if len(self.input_shape) != 3:
-            return ""
-        channels, height, width = self.input_shape
+        """What to do with inputs of this shape."""
+        wanted = self.input_shape
+        if shape == wanted:
+            return "give a single item as x[None]"
+        if len(wanted) == 1:
+            if math.prod(shape[1:]) == wanted[0]:
+                return "give one row of features an item, by x.reshape(len(x), -1)"
+            same = "made by the same program" if not self.columns else "of the same columns"
+            return f"give the {wanted[0]:,} features {same} in the same order as in training"
+        channels, height, width = wanted
         if shape[1:] == (height, width, channels):
-            return "; put channels first, by np.moveaxis(x, -1, 1) or x.permute(0, 3, 1, 2)"
-        return "; add the axis of channels, x[:, None]" if shape[1:] == (height, width) else ""
+            return "put channels first, by np.moveaxis(x, -1, 1) or x.permute(0, 3, 1, 2)"
+        if shape[1:] == (height, width):
+            return "add the axis of channels, by x[:, None]"
+        if len(shape) == 2 and shape[1] == math.prod(wanted):
+            return f"give images, by x.reshape(-1, {channels}, {height}, {width})"
+        return f"give images of {width}x{height} pixels with {counted(channels, 'channel')}, channels first"
 
 
 def _pixels(x: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def read_by(texts: Sequence[str], net: SentenceNet) -> Iterator[Float[Tensor, "b
     """The features of texts, a batch at a time."""
     empty = [i for i, text in enumerate(texts) if not text.strip()]
     if empty:
-        raise ValueError(f"the text of item {empty[0]} is empty; fill or remove it")
+        raise ValueError(f"the text of item {empty[0]} (counted from 0) is empty; fill or remove it")
     for i in range(0, len(texts), BATCH):
         yield torch.from_numpy(net.encode(texts[i : i + BATCH]))
 

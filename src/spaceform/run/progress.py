@@ -114,9 +114,16 @@ def describe(progress: Progress) -> str:
         best = f"best {progress.best_score:.4f}, epoch {progress.best_epoch}"
         parts.append(f"score {progress.score:.4f} ({best})")
     parts.append(f"lr {progress.lr:g}")
-    if progress.seconds_left is not None:
-        parts.append(f"at least {duration(progress.seconds_left)} left")
+    if left := at_least(progress.seconds_left):
+        parts.append(left)
     return "  ".join(parts)
+
+
+def at_least(seconds_left: float | None) -> str:
+    """`at least 12 s left`; nothing where that is not known, or is no whole second."""
+    return (
+        "" if seconds_left is None or round(seconds_left) < 1 else f"at least {duration(seconds_left)} left"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -235,7 +235,7 @@ def next_step(advice: Advice) -> list[str]:
     if run is None:
         return []
     others = sum(other.label == run.label for other in advice.runs) - 1
-    why = f", of {others + 1} seeds the best on the validation split" if others else ""
+    why = f", the best of {others + 1} seeds on the validation split" if others else ""
     return [
         f"To deploy: the run {run.folder.name}{why}.",
         f"Next: {export_command(run)}",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from spaceform.data.errors import DataError
 from spaceform.data.guard import require_file, require_room_for_arrays
+from spaceform.foundation.messages import at_row
 
 
 def array_inputs(path: Path) -> NDArray[np.generic]:
@@ -56,6 +57,6 @@ def _checked(x: NDArray[np.generic], path: Path) -> NDArray[np.generic]:
     if not (finite := np.isfinite(x).reshape(len(x), -1).all(1)).all():
         raise ValueError(
             f"X of {path} has NaN or infinite values in {int((~finite).sum())} of {len(x)} rows, the first "
-            f"is row {int((~finite).argmax())}; remove or fill such rows"
+            f"is {at_row(int((~finite).argmax()))}; remove or fill such rows"
         )
     return x

@@ -1,5 +1,6 @@
 """Features in a file: an `.npz` or a table, with `y`, optionally `split` and `groups`."""
 
+import shlex
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from spaceform.data.formats.table_files import (
 )
 from spaceform.data.guard import require_file, require_room_for_arrays
 from spaceform.data.table_columns import TableFeature, columns_of, require_columns
-from spaceform.foundation.messages import counted
+from spaceform.foundation.messages import at_row, counted
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -62,7 +63,10 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
             if left_out:
                 said.append(f"columns left out, as text or index: {', '.join(map(repr, left_out))}")
             if texts := texts_in(table):
-                said.append(f"--text {texts[0]!r} has a net for texts read that column instead")
+                said.append(
+                    f"column {texts[0]!r} holds texts; to compare heads on these texts, read by a pretrained "
+                    f"net, give --text {shlex.quote(texts[0])}"
+                )
         x = _table_inputs(table, features, path)
     else:
         columns = _read_npz(path)
@@ -121,8 +125,8 @@ def _inputs(x: NDArray[Any], path: Path) -> NDArray[np.float32]:
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(bad):
         raise DataError(
-            f"X in {path} has {counted(len(bad), 'row')} with NaN or infinite values, the first is row "
-            f"{bad[0]}; remove or fill such rows."
+            f"X in {path} has {counted(len(bad), 'row')} with NaN or infinite values, the first is "
+            f"{at_row(int(bad[0]))}; remove or fill such rows."
         )
     for i in range(x.shape[1]):
         require_size(x[:, i], f"column {i} of X", path)
@@ -203,8 +207,8 @@ def number_classes(
     if y.dtype.kind == "f":
         if len(bad := np.flatnonzero(~np.isfinite(y))):
             raise DataError(
-                f"{label} in {path} is NaN or infinite in {counted(len(bad), 'row')}, the first is row "
-                f"{bad[0]}; label or remove such rows."
+                f"{label} in {path} is NaN or infinite in {counted(len(bad), 'row')}, the first is "
+                f"{at_row(int(bad[0]))}; label or remove such rows."
             )
         if np.array_equal(y, np.floor(y)):
             y = y.astype(np.int64)

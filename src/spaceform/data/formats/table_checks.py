@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from spaceform.data.dataset import DataError
 from spaceform.data.stored_rows import LARGEST
-from spaceform.foundation.messages import counted
+from spaceform.foundation.messages import at_row, counted
 
 _OTHERS = {";": "';'", "\t": "a tab", "|": "'|'"}
 
@@ -42,5 +42,5 @@ def require_values(column: NDArray[Any], name: str, path: Path) -> None:
     if (count := int((bad := ~np.isfinite(column)).sum())) > 0:
         raise DataError(
             f"column {name!r} of {path} has {counted(count, 'empty, NaN or infinite cell')}, the first "
-            f"in row {bad.argmax() + 1}; fill them, or remove such rows or the column."
+            f"in {at_row(int(bad.argmax()))}; fill them, or remove such rows or the column."
         )

@@ -16,7 +16,7 @@ from spaceform.data.errors import DataError
 from spaceform.data.formats.table_checks import require_commas
 from spaceform.data.guard import require_file, require_room
 from spaceform.data.table_columns import is_category, is_number
-from spaceform.foundation.messages import counted, first_line
+from spaceform.foundation.messages import at_row, counted, first_line
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
@@ -201,9 +201,9 @@ def require_plain_numbers(table: "Table", path: Path) -> None:
         cells = [str(cell) for cell in table[name].to_pylist() if cell is not None]
         odd = [cell for cell in cells if not _is_number(cell)]
         if 0 < len(odd) <= len(cells) // 10:
-            row = table[name].to_pylist().index(odd[0]) + 1
+            first = at_row(table[name].to_pylist().index(odd[0]))
             raise DataError(
-                f"column {name!r} of {path} has numbers, but {odd[0]!r} in row {row:,}; remove such rows, or "
+                f"column {name!r} of {path} has numbers, but {odd[0]!r} in {first}; remove such rows, or "
                 "leave the cells empty."
             )
 
@@ -222,8 +222,8 @@ def lists_of(rows: "ChunkedArray", path: Path) -> NDArray[Any]:
     if rows.null_count:
         first = pc.index(pc.is_null(rows), True).as_py()
         raise DataError(
-            f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is row "
-            f"{first}; remove or fill such rows."
+            f"column 'X' of {path} is empty in {counted(rows.null_count, 'row')}, the first is "
+            f"{at_row(first)}; remove or fill such rows."
         )
     if len(pc.unique(pc.list_value_length(rows))) > 1:
         raise DataError(

@@ -165,7 +165,8 @@ def require_texts(texts: Texts) -> None:
     """Refuse empty texts, naming the first."""
     empty = [item for item, text in zip(texts.items, texts.texts, strict=True) if not text.strip()]
     if empty:
+        first = f"{empty[0]} (counted from 0)" if empty[0].startswith("row ") else empty[0]
         raise DataError(
-            f"{texts.name} has {counted(len(empty), 'empty text')}, the first is {empty[0]}; fill or remove "
+            f"{texts.name} has {counted(len(empty), 'empty text')}, the first is {first}; fill or remove "
             "them (spaceform features --skip-broken leaves them out)."
         )

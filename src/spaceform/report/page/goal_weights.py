@@ -1,7 +1,7 @@
 """The goals' weights on the page: what the script needs to recommend a head for other weights.
 
 The weighted expected loss of a head is Σ weight · expected loss / region over the goals, so no new draws are
-needed. A loss of 1 is a difference that just matters.
+needed. A loss of 1 is the smallest difference that matters.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spaceform.foundation.messages import capital, listed
-from spaceform.study.verdict.amounts import Name, amount, of_the_time, probability, span, value
+from spaceform.study.verdict.amounts import Name, amount, at_most, faster, probability, span, value
 from spaceform.study.verdict.decide import (
     FEWEST_ITEMS,
     Gap,
@@ -17,6 +17,8 @@ from spaceform.study.verdict.overall import GoalChoice, Why
 from spaceform.study.verdict.posterior import VarianceSource
 
 _WORTH_NAMING = 0.05
+_MORE_OFTEN = 0.03
+"""A head is the best more often than another only beyond this: where two heads tie, draws differ by 1 %."""
 LIKELY = 0.5
 
 
@@ -47,15 +49,10 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
     if choice.why is Why.ONLY:
         return f"Only {name(one.label)} has a value for {goal.purpose}: {value(goal, one.mean)}."
     if choice.why in (Why.CHEAPER, Why.SIMPLER):
-        near = f"within {amount(goal, one.within)} of the best with 95 %"
+        near = f"with a probability of 95 % {at_most(goal, one.within)} behind the best"
         if one.within > goal.region:
             near = f"practically as good as {name(choice.first)}"
-        gain = (
-            f"and {of_the_time(choice.time)}"
-            if choice.why is Why.CHEAPER and choice.time is not None
-            else f"and simpler than {name(choice.first)} at the same cost"
-        )
-        return f"{head}: {near}, {gain}."
+        return f"{head}: {near}, and {gain(choice, name)}."
     if choice.why is Why.FIRST:
         others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
@@ -69,9 +66,17 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
             f"{probability(one.best)}."
         )
     return (
-        f"{head} ({value(goal, one.mean)}): the best with a probability of {probability(one.best)}, "
-        f"on average {amount(goal, one.regret)} behind the best."
+        f"{head} ({value(goal, one.mean)}): it is the best with a probability of {probability(one.best)}, "
+        f"and on average it loses {amount(goal, one.regret)} against the best head."
     )
+
+
+def gain(choice: GoalChoice, name: Name = str) -> str:
+    """What is gained by a head that is practically as good as another: time, or simplicity."""
+    first = name(choice.first)
+    if choice.why is Why.CHEAPER and choice.time is not None:
+        return faster(choice.time, first)
+    return f"it is simpler than {first} at the same cost"
 
 
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
@@ -80,26 +85,24 @@ def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     The choice is the head that loses the least on average. Another head may be the best more often, but lose
     more where it is not; then the sentence says so.
     """
-    parts = []
+    said = []
     may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
     may.sort(key=lambda one: -one.best)
     choice = verdict.of(verdict.choice).best if verdict.choice else 1.0
-    often = [one for one in may if one.best > choice]
+    often = [one for one in may if one.best > choice + _MORE_OFTEN]
     if often:
         loses = "is the best more often, but loses more where it is not"
         lose = "are the best more often, but lose more where they are not"
-        parts.append(f"{_likely(often, name)} {loses if len(often) == 1 else lose}")
-    rest = may[len(often) :]
-    if rest:
-        names = _likely(rest, name)
-        parts.append(f"it may be {names} instead" if len(may) == 1 else f"it may also be {names}")
+        said.append(f"{_likely(often, name)} {loses if len(often) == 1 else lose}.")
+    if rest := may[len(often) :]:
+        said.append(f"The best may also be {_likely(rest, name, 'or')}.")
     same = [one for one in verdict.standings if one.relation is Relation.EQUIVALENT]
     if same and may:
-        parts.append(f"{listed([name(one.label) for one in same])} {_are(same)} practically as good")
+        said.append(f"{listed([name(one.label) for one in same])} {_are(same)} practically as good.")
     behind = [one for one in verdict.standings if one.relation is Relation.WORSE]
     if behind and (may or same):
-        parts.append(f"{listed([name(one.label) for one in behind])} {_are(behind)} worse")
-    return f"{capital('; '.join(parts))}." if parts else ""
+        said.append(f"{listed([name(one.label) for one in behind])} {_are(behind)} worse.")
+    return " ".join(said)
 
 
 def settling(verdict: GoalVerdict, name: Name = str) -> str:
@@ -122,10 +125,10 @@ def settling(verdict: GoalVerdict, name: Name = str) -> str:
         return f"More seeds do not settle it (less than {region} behind the best, on average)."
     if found.rival is None or verdict.of(found.rival).relation is not Relation.OPEN:
         return ""
-    pair = f"{name(verdict.choice)} from {name(found.rival)}"
+    pair = f"whether {name(verdict.choice)} or {name(found.rival)} is better, or that they are equally good"
     if found.seeds_to_tell is None:
-        return f"Not even 100 seeds tell {pair} on this test split; little is lost with either."
-    return f"About {found.seeds_to_tell} seeds of each would tell {pair}; little is lost with either."
+        return f"Not even 100 seeds of each would show on this test split {pair}; little is lost with either."
+    return f"About {found.seeds_to_tell} seeds of each would show {pair}; little is lost with either."
 
 
 def beside_reference(verdict: GoalVerdict, name: Name = str) -> str:
@@ -189,12 +192,12 @@ def why_left_out(verdict: GoalVerdict, name: Name) -> str:
 
 
 def _by_chance(verdict: GoalVerdict) -> str:
-    """`the heads have 0.48 to 0.55, and chance alone gives up to 0.58 on 360 test items`."""
+    """`the heads have 0.48 to 0.55, and with 360 test items values up to 0.58 may be chance`."""
     goal, means = verdict.goal, [one.mean for one in verdict.standings]
     assert verdict.chance is not None
     low, high, level = value(goal, min(means)), value(goal, max(means)), value(goal, verdict.chance)
     seen = f"the head has {low}" if len(means) == 1 else f"the heads have {low} to {high}"
-    return f"{seen}, and chance alone gives up to {level} on {verdict.items:,} test items"
+    return f"{seen}, and with {verdict.items:,} test items values up to {level} may be chance"
 
 
 _WHY_NONE = {
@@ -235,8 +238,8 @@ def _next(verdict: GoalVerdict, name: Name) -> str:
     )
 
 
-def _likely(some: Sequence[Standing], name: Name) -> str:
-    return listed([f"{name(one.label)} ({probability(one.best)})" for one in some])
+def _likely(some: Sequence[Standing], name: Name, joint: str = "and") -> str:
+    return listed([f"{name(one.label)} ({probability(one.best)})" for one in some], joint)
 
 
 def _are(some: Sequence[Standing]) -> str:

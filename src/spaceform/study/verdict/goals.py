@@ -24,7 +24,7 @@ NATS = Unit("NLL", "", 1.0, 3)
 AREA = Unit("AUROC", "", 1.0, 3)
 SCORE = Unit("Brier", "", 1.0, 3)
 REGIONS = Unit("regions", "", 1.0, 2)
-"""The unit of the overall goal: 1 is a difference that just matters, in the weighted mean over the goals."""
+"""The unit of the overall goal, a weighted mean: 1 is the smallest difference that matters."""
 
 
 @final

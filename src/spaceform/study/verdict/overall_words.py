@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from spaceform.foundation.messages import counted, listed
-from spaceform.study.verdict.amounts import Name, amount, of_the_time, probability, value
+from spaceform.study.verdict.amounts import Name, amount, probability, region, value
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Untold, Verdict
-from spaceform.study.verdict.goal_words import LIKELY, rivals, why_left_out
+from spaceform.study.verdict.goal_words import LIKELY, gain, rivals, why_left_out
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import Recommendation, Why
@@ -16,15 +16,11 @@ _FEW_ITEMS = 50  # test items: with fewer, one of them is more than two points
 def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[str]:
     """The recommendation and its weights."""
     one = found.verdict.of(found.choice.label)
-    titles = {each.goal.column: each.goal.title for each in verdict.goals}
+    goals = {each.goal.column: each.goal for each in verdict.goals}
     first = f"Choose {name(found.choice.label)}"
     if found.choice.why in (Why.CHEAPER, Why.SIMPLER):
-        gain = (
-            of_the_time(found.choice.time)
-            if found.choice.why is Why.CHEAPER and found.choice.time is not None
-            else "simpler at the same cost"
-        )
-        first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
+        as_good = f"over all goals practically as good as {name(found.choice.first)}"
+        first += f": {as_good}, and {gain(found.choice, name)}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     elif one.best < LIKELY:
@@ -35,12 +31,16 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     else:
         first += f": the best over all goals with a probability of {probability(one.best)}."
     weights = ", ".join(
-        f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
+        f"{goals[column].title} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
     also = rivals(found.verdict, name)
     said = [first, *([also] if also else [])]
     said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
-    said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
+    regions = ", ".join(f"{region(goals[column])} for {goals[column].title}" for column in found.weights)
+    said.append(
+        f"Weights: {weights}. Before goals are added up, each difference is divided by the smallest one that "
+        f"matters: {regions}."
+    )
     said += [why_left_out(verdict.of(column), name) for column in found.left_out]
     return said
 
@@ -115,15 +115,17 @@ def against_references(verdict: Verdict, found: Recommendation, name: Name = str
     ahead = [(goal, label) for goal, label, lead in beside if lead.sure and lead.mean > 0]
     behind = [(goal, label, lead) for goal, label, lead in beside if lead.sure and lead.mean < 0]
     level = [(goal, label) for goal, label, lead in beside if not lead.sure]
-    said = []
+    sure = []
     if behind:
         parts = [f"{label} ({goal.title}, by {amount(goal, -lead.mean)})" for goal, label, lead in behind]
-        said.append(f"worse than {listed(parts)}")
-    if level:
-        said.append(f"not shown to be better than {_beside(level)}")
+        sure.append(f"worse than {listed(parts)}")
     if ahead:
-        said.append(f"better than {_beside(ahead)}")
-    return f"Compared with what people would use instead, {name(head)} is {'; '.join(said)}." if said else ""
+        sure.append(f"better than {_beside(ahead)}")
+    first = f"Compared with what people would use instead, {name(head)} is {', and '.join(sure)}."
+    said = [first] if sure else []
+    if level:
+        said.append(f"It is not known whether {name(head)} is better or worse than {_beside(level)}.")
+    return " ".join(said)
 
 
 def _beside(found: Sequence[tuple[Goal, str]]) -> str:

@@ -25,11 +25,11 @@ def racing(decision: Decision, goals: Sequence[Goal], name: Name = str) -> list[
 
 def _question(one: Question, goal: Goal, name: Name) -> str:
     wanted = f"{SAFE * one.region:g} {goal.unit.name}".rstrip()
-    state = f"{wanted} or less is near enough"
+    state = f"a loss of {wanted} or less is accepted"
     if one.few_items:
-        state = "more test items could tell, more seeds could not"
+        state = "more test items would tell, more seeds would not"
     elif not one.settled:
-        state += f"; in question: {listed([name(label) for label in one.heads])}"
+        state += f"; still in question: {listed([name(label) for label in one.heads])}"
     choice = name(one.choice) + ("" if one.settled else " so far")
-    loss = amount(goal, one.regret)
-    return f"{capital(goal.title)}: {choice}, on average {loss} behind the best of these test items; {state}."
+    loss = f"on average it loses {amount(goal, one.regret)} against the best head on these test items"
+    return f"{capital(goal.title)}: {choice}; {loss}; {state}."
