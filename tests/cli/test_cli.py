@@ -80,7 +80,7 @@ def test_train_evaluate_and_again(call, tmp_path):
         (
             ["train", "digits/standard", *FAST, "--set", "optim.lr=1e30", "--out", "OUT"],
             1,
-            "not finite in epoch 0",
+            "not finite in epoch 1",
         ),
         (["train", "digits/cosine"], 2, "missing option '--out'; 'spaceform train -h' shows its usage"),
         (["train", "digits/cosine", "--oot", "OUT"], 2, "no such option: --oot"),

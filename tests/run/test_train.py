@@ -311,7 +311,7 @@ class Breaks(nn.Module):
 def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint(tmp_path):
     recipe = tiny(budget__episodes=4)
     passes = -(-len(material(recipe).split.train) // 30)
-    with pytest.raises(Diverged, match=r"not finite in epoch 1, step 2; try a lower optim.lr \(it is 0.1\)"):
+    with pytest.raises(Diverged, match=r"not finite in epoch 2, step 2; try a lower optim.lr \(it is 0.1\)"):
         train(recipe, tmp_path / "run", net=Breaks(passes + 4 + 2))
     _, state = files.latest_checkpoint(tmp_path / "run")
     assert state["epoch"] == 1
@@ -319,7 +319,7 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_good_checkpoint
 
 
 def test_a_rate_that_is_too_high_is_told(tmp_path):
-    with pytest.raises(Diverged, match=r"epoch 0, step \d; try a lower optim.lr \(it is 1e\+30\)"):
+    with pytest.raises(Diverged, match=r"epoch 1, step \d; try a lower optim.lr \(it is 1e\+30\)"):
         train(tiny("standard", optim__lr=1e30), tmp_path / "run")
 
 

@@ -127,7 +127,7 @@ def test_runs_fail_alone_finish_once_and_are_tried_again(tmp_path):
     assert any(e.kind == "progress" and e.progress and e.progress.done for e in events)
     table = study.collect()
     assert list(table["state"]) == ["failed", "finished", "finished"]
-    assert "not finite in epoch 0" in table["error"][0]
+    assert "not finite in epoch 1" in table["error"][0]
     assert "lower optim.lr" in table["error"][0]
     assert table["accuracy"].notna().tolist() == [False, True, True]
     assert table["retrieval.map_at_r"][1:].between(0, 1).all()
@@ -268,4 +268,4 @@ def test_killed_interrupted_locked_and_continued(tmp_path, monkeypatch, capsys):
     assert not here(monkeypatch, "status", str(out))
     told = capsys.readouterr().out
     assert "1 waiting, 1 stopped" in told
-    assert "no process is at work; the same command goes on" in told
+    assert "no process is at work; the same command as before continues" in told

@@ -48,15 +48,19 @@ def _root(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", "-q", help="Print only errors and the result; may stand anywhere."),
+        typer.Option(
+            "--quiet", "-q", help="Print only errors and the result; may stand anywhere in the line."
+        ),
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Print all progress, notes and times; may stand anywhere."),
+        typer.Option(
+            "--verbose", "-v", help="Print all progress, notes and times; may stand anywhere in the line."
+        ),
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show where an error came from; may stand anywhere."),
+        typer.Option("--debug", help="Show where an error came from; may stand anywhere in the line."),
     ] = False,
 ) -> None: ...
 

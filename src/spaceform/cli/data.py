@@ -38,14 +38,15 @@ def data_check(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="DATA", help="A name, a folder of images or texts, an .npz, .parquet or .csv file."
+            metavar="DATA",
+            help="A name; a folder of images, texts or features; an .npz, .parquet or .csv file.",
         ),
     ],
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,
     text: Annotated[str | None, typer.Option(help="The column of a table that holds texts.")] = None,
-    photos: Annotated[bool, typer.Option(help="Also decode every photo.")] = False,
+    photos: Annotated[bool, typer.Option("--photos", help="Also decode every photo.")] = False,
 ) -> None:
-    """Verify checksums, counts, and that `compare` takes the data; exits 1 where something is wrong."""
+    """Check files, counts and whether `compare` takes the data; the exit code is 1 if something is wrong."""
     from spaceform.verbs.check import check_data
 
     checks = check_data(what, label=label, text=text, photos=photos)

@@ -21,7 +21,7 @@ def trained(out: Path, result: Mapping[str, Any], again: bool) -> str:
     return (
         f"{out}: {'already finished' if again else 'finished'} after {counted(result['epochs'], 'epoch')} "
         f"({duration(result['seconds'])}); "
-        f"best validation score {result['score']:.4f} in epoch {result['best_epoch']}"
+        f"best validation score {result['score']:.4f} in epoch {result['best_epoch'] + 1}"
     )
 
 

@@ -36,12 +36,14 @@ def features(
         typer.Option(help="The column that holds their labels; default: y, label or class."),
     ] = None,
     views: Annotated[
-        int, typer.Option(help="Augmented views of each training photo, as further rows.", min=0)
+        int,
+        typer.Option(help="Also write so many augmented views of each training photo, one row each.", min=0),
     ] = 0,
-    batch: Annotated[int, typer.Option(help="Items that go through the net at a time.", min=1)] = 32,
+    batch: Annotated[int, typer.Option(help="How many items go through the net at a time.", min=1)] = 32,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, ...")] = "cpu",
     workers: Annotated[
-        int | None, typer.Option(help="Threads that decode; default: one for each core, at most 8.", min=0)
+        int | None,
+        typer.Option(help="How many threads decode photos; default: one for each core, at most 8.", min=0),
     ] = None,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out and count what cannot be read.")
@@ -51,7 +53,7 @@ def features(
     cpus: ActorCpus = 1.0,
     gpus: ActorGpus = 0.0,
 ) -> None:
-    """Write the features of photos or texts by a pretrained net. After a kill, the same command continues.
+    """Write the features of photos or texts by a pretrained net. If stopped, the same command continues.
 
     Example: spaceform features photos/ -o photos.npz
     """

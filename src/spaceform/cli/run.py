@@ -38,12 +38,14 @@ Chosen = Annotated[
 OneRecipeSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, such as optim.lr=0.1; repeatable."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value of the recipe, such as optim.lr=0.1; may be given several times.",
     ),
 ]
-Devices = Annotated[int, typer.Option(help="Processes, one for each device.", min=1)]
+Devices = Annotated[int, typer.Option(help="How many processes, one for each device.", min=1)]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, gpu, mps.")]
-DecodeWorkers = Annotated[int, typer.Option(help="Processes that decode photos.", min=0)]
+DecodeWorkers = Annotated[int, typer.Option(help="How many processes decode photos.", min=0)]
 Coverage = Annotated[
     float | None,
     typer.Option(help="Add a set of classes that holds the true one with this probability, such as 0.9."),
@@ -51,7 +53,7 @@ Coverage = Annotated[
 Unknown = Annotated[
     float | None,
     typer.Option(
-        help="Mark items of no known class; about this share of items of known classes is marked, too."
+        help="Mark items of no known class. About this share of the known ones is marked by mistake."
     ),
 ]
 
@@ -63,17 +65,18 @@ def train(
     out: Annotated[Path, typer.Option(help="The run's folder; the same command continues a run there.")],
     settings: OneRecipeSettings = None,
     devices: Devices = 1,
-    nodes: Annotated[int, typer.Option(help="Machines.", min=1)] = 1,
+    nodes: Annotated[int, typer.Option(help="How many machines.", min=1)] = 1,
     accelerator: Accelerator = "auto",
     workers: DecodeWorkers = 0,
     shard_classes: Annotated[
         bool, typer.Option("--shard-classes", help="Split the classes over the processes of --devices.")
     ] = False,
     log: Annotated[
-        list[str] | None, typer.Option(help="Send curves to tensorboard, mlflow or wandb too; repeatable.")
+        list[str] | None,
+        typer.Option(help="Send curves to tensorboard, mlflow or wandb, too; may be given several times."),
     ] = None,
 ) -> None:
-    """Train one run. After a kill, the same command continues, and its result has the same bits.
+    """Train one run. If it is stopped, the same command continues, and the result is the same.
 
     Example: spaceform train digits/vmf --set seed=1 --out runs/vmf-1
     """
@@ -191,11 +194,11 @@ def match(
     false_accept: Annotated[
         float | None,
         typer.Option(
-            help="Mark pairs to accept: of the pairs of two classes, at most this share is accepted."
+            help="Mark pairs to accept, with at most this share of the pairs of different classes among them."
         ),
     ] = None,
     prior: Annotated[
-        float, typer.Option(help="The share of pairs of one class among the pairs to come.")
+        float, typer.Option(help="The share of new pairs that you expect to be of one class.")
     ] = 0.5,
 ) -> None:
     """Say how probable it is that items share a class: row by row, or each with each.
@@ -225,7 +228,9 @@ def export(
         Path, typer.Argument(metavar="FILE", help="A file that ends in .onnx or .pt2 (torch.export).")
     ],
     calibrator: Chosen = "auto",
-    draws: Annotated[int, typer.Option(help="Fixed draws of a stochastic head; even.", min=2)] = 64,
+    draws: Annotated[
+        int, typer.Option(help="How many fixed draws a stochastic head predicts from; an even number.", min=2)
+    ] = 64,
     coverage: Coverage = None,
     unknown: Unknown = None,
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DataArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DATA", help="A name, a folder of images or texts, an .npz, .parquet or .csv file."
+        metavar="DATA", help="A name; a folder of images, texts or features; an .npz, .parquet or .csv file."
     ),
 ]
 Label = Annotated[
@@ -29,39 +29,56 @@ Label = Annotated[
 ]
 Text = Annotated[
     str | None,
-    typer.Option(help="The column of a table that holds texts, to be read by a pretrained net."),
+    typer.Option(help="The column of a table that holds texts; a pretrained net reads them."),
 ]
 Heads = Annotated[
-    str, typer.Option(help="Comma-separated names, 'default', 'paper' for the paper's five, or 'all'.")
+    str,
+    typer.Option(
+        help="Names with commas between; 'default' (no close relatives), 'paper' (the paper's five) or 'all'."
+    ),
 ]
 RecipeSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of every recipe; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value of every recipe, such as budget.epochs=3; may be given several times.",
+    ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--processes", help="Runs at a time, one thread each; default: one for each core.", min=1),
+    typer.Option(
+        "--processes",
+        help="How many runs at a time, each with one thread; default: one for each core.",
+        min=1,
+    ),
 ]
 StudyDecodeWorkers = Annotated[
     int | None,
-    typer.Option(help="Processes that decode the photos of a run; default: cores that no run uses.", min=0),
+    typer.Option(
+        help="How many processes decode the photos of a run; default: as many as cores are free.", min=0
+    ),
 ]
 Where = Annotated[
-    Literal["processes", "ray"], typer.Option("--on", help="Local processes, or a running Ray cluster.")
+    Literal["processes", "ray"],
+    typer.Option("--on", help="Where runs are trained: in local processes, or on a running Ray cluster."),
 ]
 Cpus = Annotated[float, typer.Option(help="CPUs that a run asks the cluster for.", min=0)]
 Gpus = Annotated[float, typer.Option(help="GPUs that a run asks the cluster for.", min=0)]
 Purpose = Annotated[
     Literal["classification", "retrieval"] | None,
     typer.Option(
-        "--task", help="Known classes, or neighbours among classes held out; default: the data set's own."
+        "--task",
+        help="Tell known classes, or find neighbours among new classes; default: the task of the data.",
     ),
 ]
 Imbalance = Annotated[
-    float, typer.Option(help="Size of the largest training class over the smallest.", min=1)
+    float,
+    typer.Option(help="Make the largest training class this many times as large as the smallest.", min=1),
 ]
 Noise = Annotated[
-    float, typer.Option("--label-noise", help="Share of wrong training labels.", min=0, max=0.99)
+    float,
+    typer.Option("--label-noise", help="Make this share of the training labels wrong.", min=0, max=0.99),
 ]
 NetName = Annotated[
     str | None,
@@ -76,7 +93,9 @@ Weights = Annotated[
 ]
 Finetune = Annotated[
     bool,
-    typer.Option("--finetune", help="Train the pretrained net too; otherwise heads train on its features."),
+    typer.Option(
+        "--finetune", help="Train the pretrained net too; without this, heads train on its features."
+    ),
 ]
 
 
@@ -97,7 +116,7 @@ def compare(
     imbalance: Imbalance = 1.0,
     label_noise: Noise = 0.0,
     temperature: Annotated[
-        str, typer.Option(help="Variants of heads with a temperature, such as learned,16,32,64.")
+        str, typer.Option(help="Train heads once for each inverse temperature, such as learned,16,32,64.")
     ] = "",
     net: NetName = None,
     weights: Weights = None,
@@ -108,11 +127,14 @@ def compare(
     ] = None,
     search: Annotated[
         int | None,
-        typer.Option(help="Candidates to try for each head; default: 16 on own features, else 0.", min=0),
+        typer.Option(
+            help="Nets and rates to try for each head; default: 16 on features of your own, otherwise 0.",
+            min=0,
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="End after about this many minutes with the best answer so far.", min=0),
+        typer.Option(help="Stop after about this many minutes, with the best answer so far.", min=0),
     ] = None,
     settings: RecipeSettings = None,
     processes: Count = None,
@@ -160,9 +182,10 @@ def reproduce(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets of the paper, or 'all'.")],
     heads: Heads = "paper",
     profile: Annotated[
-        Profile, typer.Option(help="The text of the paper, or the authors' code where the two differ.")
+        Profile,
+        typer.Option(help="What to follow where they differ: the text of the paper, or the authors' code."),
     ] = "paper",
-    seeds: Annotated[int, typer.Option(help="Replications; the paper has 5.", min=1)] = 5,
+    seeds: Annotated[int, typer.Option(help="Runs of each head; the paper has 5.", min=1)] = 5,
     epochs: Annotated[
         int | None, typer.Option(help="At most this many epochs; the paper has 1000.", min=1)
     ] = None,
@@ -209,14 +232,18 @@ def reproduce(
 def search(
     data: DataArgument,
     head: Annotated[
-        str, typer.Option("--head", help="Comma-separated names; all get the same number of trials.")
+        str,
+        typer.Option("--head", help="Names with commas between; each head gets the same number of trials."),
     ],
     trials: Annotated[int, typer.Option(help="Trials for each head.", min=1)] = 50,
     sampler: Annotated[
         Sampler, typer.Option(help="tpe learns from earlier trials; grid is what the paper did.")
     ] = "tpe",
     storage: Annotated[
-        str | None, typer.Option(help="Any storage URL of Optuna, for many machines; default: SQLite.")
+        str | None,
+        typer.Option(
+            help="Where trials are kept, so that many machines can search: a storage URL of Optuna."
+        ),
     ] = None,
     budget: Annotated[Length, typer.Option(help="How long to train.")] = "quick",
     out: Annotated[

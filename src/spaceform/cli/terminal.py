@@ -182,7 +182,9 @@ def print_status(statuses: Sequence[RunStatus], at_work: bool) -> None:
     lines = [_line(status, at_work) for status in statuses]
     states = [line.state for line in lines]
     counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOUR if state in states)
-    note = "a process is at work" if at_work else "no process is at work; the same command goes on"
+    note = (
+        "a process is at work" if at_work else "no process is at work; the same command as before continues"
+    )
     if states and not at_work and all(state == "finished" for state in states):
         note = "all is done"
     if lines:

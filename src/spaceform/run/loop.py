@@ -268,7 +268,7 @@ def _require_finite(losses: Tensor, recipe: Recipe, epoch: int) -> None:
 def _diverged(what: str, epoch: int, step: int, recipe: Recipe) -> Diverged:
     momentum = recipe.optim.common.get("momentum", 0.0)
     return Diverged(
-        f"the {what} is not finite in epoch {epoch}, step {step}; "
+        f"the {what} is not finite in epoch {epoch + 1}, step {step}; "
         f"try a lower optim.lr (it is {recipe.optim.lr:g})"
         + (f" or optim.momentum (it is {momentum:g})" if momentum > 0.9 else "")
         + ", in another folder; the last good checkpoint is kept"

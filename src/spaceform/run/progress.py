@@ -14,6 +14,7 @@ class Progress:
     """What a listener is told, a few times a second and after every epoch."""
 
     epoch: int
+    """The first is 0; people read it as epoch 1."""
     epochs: int
     step: int
     steps: int
@@ -109,9 +110,9 @@ class ProgressPrinter:
 
 def describe(progress: Progress) -> str:
     """`epoch 3/60  loss 0.1234  score 0.9537 (best 0.9537, epoch 2)  lr 0.1  at least 12 s left`."""
-    parts = [f"epoch {progress.epoch}/{progress.epochs}", f"loss {progress.loss:.4f}"]
+    parts = [f"epoch {progress.epoch + 1}/{progress.epochs}", f"loss {progress.loss:.4f}"]
     if progress.score is not None and progress.best_score is not None:
-        best = f"best {progress.best_score:.4f}, epoch {progress.best_epoch}"
+        best = f"best {progress.best_score:.4f}, epoch {progress.best_epoch + 1}"
         parts.append(f"score {progress.score:.4f} ({best})")
     parts.append(f"lr {progress.lr:g}")
     if left := at_least(progress.seconds_left):

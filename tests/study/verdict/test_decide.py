@@ -263,6 +263,7 @@ def test_figures_that_chance_alone_gives_choose_no_head():
     found = goal_words.chosen(verdict.of("auroc_confidence"), None)
     assert ", and with 60 test items values up to 0." in found
     assert found.endswith(" may be chance.")
+    assert goal_words.sentences(verdict.of("auroc_confidence"), None) == [found]
     assert "auroc_confidence" not in [one.column for one in race(evidence).questions]
 
 

@@ -80,15 +80,17 @@ def gain(choice: GoalChoice, name: Name = str) -> str:
 
 
 def rivals(verdict: GoalVerdict, name: Name = str) -> str:
-    """Which heads may be better than the choice, and which are worse; empty where there is nothing to add.
+    """Which heads may be better than the choice, and which are worse; empty without a choice.
 
     The choice is the head that loses the least on average. Another head may be the best more often, but lose
     more where it is not; then the sentence says so.
     """
+    if verdict.choice is None:
+        return ""
     said = []
     may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
     may.sort(key=lambda one: -one.best)
-    choice = verdict.of(verdict.choice).best if verdict.choice else 1.0
+    choice = verdict.of(verdict.choice).best
     often = [one for one in may if one.best > choice + _MORE_OFTEN]
     if often:
         loses = "is the best more often, but loses more where it is not"
