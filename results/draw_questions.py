@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("agg")
 import matplotlib.pyplot as plt
 import pandas as pd
-from archive import RESULTS, load, names
+from archive import RESULTS, load
 
 from spaceform.report.looks import display, look
 from spaceform.report.style import RC
@@ -33,10 +33,11 @@ OF_TEMPERATURES = {
     SCALED + L2: "l2, plain, %",
     AWARE + L2: "l2, norm-aware, %",
 }
+QUESTIONS = ("bottleneck", "imbalance", "laws", "noise", "normalizer", "sampler", "samples", "temperature")
 PICTURES = {
     "mnist-temperature": "mnist",
     "fashion-mnist-temperature": "fashion-mnist",
-    **{name: name for name in names() if name.startswith("digits-")},
+    **{f"digits-{name}": f"digits-{name}" for name in QUESTIONS},
 }
 
 

@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 
+A_DATA_SET = "A name; a folder of images, texts or features; an .npz, .parquet or .csv file."
+"""The help of DATA, in every command that takes it."""
+
 data_app = typer.Typer(
     help="The data sets that are known by name, and cached features.", no_args_is_help=True
 )
@@ -39,7 +42,7 @@ def data_check(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A name; a folder of images, texts or features; an .npz, .parquet or .csv file.",
+            help=A_DATA_SET,
         ),
     ],
     label: Annotated[str | None, typer.Option(help="The column of a table that holds the labels.")] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spaceform.cli import verbosity
+from spaceform.cli.data import A_DATA_SET
 from spaceform.cli.on_ray import Address
 from spaceform.study.choices import Length, Profile, Sampler
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 DataArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="DATA", help="A name; a folder of images, texts or features; an .npz, .parquet or .csv file."
-    ),
+    typer.Argument(metavar="DATA", help=A_DATA_SET),
 ]
 Label = Annotated[
     str | None, typer.Option(help="The column of a table that holds the labels; default: y, label or class.")

@@ -1,4 +1,4 @@
-"""Retrieval by features as they are: python results/raw_features.py FEATURES.npz
+"""Retrieval by features as they are: python benchmarks/raw_features.py FEATURES.npz
 
 Writes mAP@R and Recall@1 among the test classes of the open-set split, by the Euclidean distance and by the
 cosine, to results/cub200-raw-features.json.
@@ -19,7 +19,7 @@ found: dict[str, object] = {"items": len(test), "classes": len(y.unique())}
 for name, geometry in (("euclidean", Euclidean()), ("cosine", Sphere())):
     at = retrieval(z, y, geometry, k=(1,))
     found[name] = {"map_at_r": at.map_at_r, "recall_at_1": at.recall[1]}
-made_with = versions() | {"command": f"python results/raw_features.py {Path(sys.argv[1]).name}"}
-out = Path(__file__).parent / "cub200-raw-features.json"
+made_with = versions() | {"command": f"python benchmarks/raw_features.py {Path(sys.argv[1]).name}"}
+out = Path(__file__).parent.parent / "results" / "cub200-raw-features.json"
 out.write_text(json.dumps({"made_with": made_with, **found}, indent=2) + "\n")
 print(out.read_text())
