@@ -12,14 +12,23 @@ from spaceform import Euclidean, Sphere, data
 from spaceform.metrics.retrieval import retrieval
 from spaceform.run.environment import versions
 
-dataset = data.load(sys.argv[1]).with_task("retrieval")
-test = data.split(dataset, 0).test
-z, y = dataset.inputs[test].float(), dataset.labels[test]
-found: dict[str, object] = {"items": len(test), "classes": len(y.unique())}
-for name, geometry in (("euclidean", Euclidean()), ("cosine", Sphere())):
-    at = retrieval(z, y, geometry, k=(1,))
-    found[name] = {"map_at_r": at.map_at_r, "recall_at_1": at.recall[1]}
-made_with = versions() | {"command": f"python benchmarks/raw_features.py {Path(sys.argv[1]).name}"}
-out = Path(__file__).parent.parent / "results" / "cub200-raw-features.json"
-out.write_text(json.dumps({"made_with": made_with, **found}, indent=2) + "\n")
-print(out.read_text())
+OUT = Path(__file__).parent.parent / "results" / "cub200-raw-features.json"
+
+
+def main(path: str) -> None:
+    dataset = data.load(path).with_task("retrieval")
+    test = data.split(dataset, 0).test
+    z, y = dataset.inputs[test].float(), dataset.labels[test]
+    found: dict[str, object] = {"items": len(test), "classes": len(y.unique())}
+    for name, geometry in (("euclidean", Euclidean()), ("cosine", Sphere())):
+        at = retrieval(z, y, geometry, k=(1,))
+        found[name] = {"map_at_r": at.map_at_r, "recall_at_1": at.recall[1]}
+    made_with = versions() | {"command": f"python benchmarks/raw_features.py {Path(path).name}"}
+    OUT.write_text(json.dumps({"made_with": made_with, **found}, indent=2) + "\n")
+    print(OUT.read_text())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python benchmarks/raw_features.py FEATURES.npz")
+    main(sys.argv[1])
