@@ -74,13 +74,11 @@ def test_no_two_things_share_a_name():
 
 SAME_SUBJECT = {
     "base": "the base class of a room",
-    "features": "the net for features, and the commands of features",
+    "features": "the net of this name, and the command of this name",
     "hyperbolic": "the geometry and its head",
-    "on_ray": "work by the actors of a cluster, and the options that ask for it",
     "pairs": "the models of pairs, and the one that a run fitted",
     "power_spherical": "the law and its head",
     "references": "what people use instead of a head, and what a study keeps of it",
-    "sets": "sets of classes, and how they are measured",
     "von_mises_fisher": "the law and its head",
     "warm_up": "whether a margin waits too long, and what a comparison does about it",
 }

@@ -153,4 +153,4 @@ def test_the_command_writes_every_file_from_a_real_run(tmp_path) -> None:
         assert len(list((out / "tables").glob(f"*.{suffix}"))) == 9
     text = (out / "report.html").read_text("utf-8")
     assert "the three coordinates that the net emits" in text.lower()
-    assert "Only Cosine has a value for accuracy" in text
+    assert "Cosine is the only head with a value (" in text

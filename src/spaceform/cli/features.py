@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
+from spaceform.cli.ray_options import ActorCpus, ActorGpus, Address, Near, cluster
 
 if TYPE_CHECKING:
     from spaceform.run.progress import Pace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spaceform.cli import verbosity
-from spaceform.cli.on_ray import ActorCpus, ActorGpus, Address, Near, cluster
+from spaceform.cli.ray_options import ActorCpus, ActorGpus, Address, Near, cluster
 from spaceform.foundation.messages import counted
 
 if TYPE_CHECKING:

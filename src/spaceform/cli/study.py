@@ -9,7 +9,7 @@ import typer
 
 from spaceform.cli import verbosity
 from spaceform.cli.data import A_DATA_SET
-from spaceform.cli.on_ray import Address
+from spaceform.cli.ray_options import Address
 from spaceform.study.choices import Length, Profile, Sampler
 
 if TYPE_CHECKING:

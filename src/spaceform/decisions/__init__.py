@@ -13,9 +13,9 @@ from spaceform.decisions.pairs import (
     pairs_for,
     vmf_log_ratio,
 )
+from spaceform.decisions.prediction_sets import PredictionSets
 from spaceform.decisions.refusal import Refusal
 from spaceform.decisions.set_scores import AdaptiveSets, LeastAmbiguousSets, RegularizedAdaptiveSets
-from spaceform.decisions.sets import PredictionSets
 from spaceform.decisions.unknown import Energy, Known, OwnEvidence, UnknownScore
 from spaceform.decisions.unknown_combined import Combined
 from spaceform.decisions.unknown_distance import Mahalanobis, NearestNeighbours

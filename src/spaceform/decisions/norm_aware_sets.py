@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.sets import PredictionSets
+from spaceform.decisions.prediction_sets import PredictionSets
 
 _MOST_KNOTS = 6
 _PER_KNOT = 5

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from spaceform.decisions.sets import PredictionSets
+from spaceform.decisions.prediction_sets import PredictionSets
 
 
 @final

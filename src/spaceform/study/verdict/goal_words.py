@@ -47,7 +47,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
     one = verdict.of(choice.label)
     head = f"Choose {name(one.label)}"
     if choice.why is Why.ONLY:
-        return f"Only {name(one.label)} has a value for {goal.purpose}: {value(goal, one.mean)}."
+        return f"{name(one.label)} is the only head with a value ({value(goal, one.mean)}): no choice."
     if choice.why in (Why.CHEAPER, Why.SIMPLER):
         near = f"with a probability of 95 % {at_most(goal, one.within)} behind the best"
         if one.within > goal.region:

@@ -37,6 +37,8 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     said = [first, *([also] if also else [])]
     said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
     regions = ", ".join(f"{region(goals[column])} for {goals[column].title}" for column in found.weights)
+    if found.choice.why is Why.ONLY:
+        return [*said, *(why_left_out(verdict.of(column), name) for column in found.left_out)]
     said.append(
         f"Weights: {weights}. Before goals are added up, each difference is divided by the smallest one that "
         f"matters: {regions}."
