@@ -170,7 +170,7 @@ def _runs_table(lines: Sequence[_Line], caption: str | None = None) -> Table:
             line.epoch,
             "" if line.score is None else f"{line.score:.4f}",
             duration(line.seconds) if line.seconds else "",
-            duration(line.left) if at_least(line.left) else "",
+            duration(line.left) if line.left is not None and at_least(line.left) else "",
             Text(line.note),
             style=_COLOUR[line.state],
         )
