@@ -33,7 +33,7 @@ def features(
     text: Annotated[str | None, typer.Option(help="The column of a table that holds the texts.")] = None,
     label: Annotated[
         str | None,
-        typer.Option(help="The column that holds their labels; default: y, label or class."),
+        typer.Option(help="The column that holds their labels; default: y, label, labels, target or class."),
     ] = None,
     views: Annotated[
         int,

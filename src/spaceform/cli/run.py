@@ -194,7 +194,7 @@ def match(
     false_accept: Annotated[
         float | None,
         typer.Option(
-            help="Mark pairs to accept, with at most this share of the pairs of different classes among them."
+            help="Mark pairs to accept. Of all pairs of different classes, at most this share is accepted."
         ),
     ] = None,
     prior: Annotated[

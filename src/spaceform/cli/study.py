@@ -24,7 +24,10 @@ DataArgument = Annotated[
     typer.Argument(metavar="DATA", help=A_DATA_SET),
 ]
 Label = Annotated[
-    str | None, typer.Option(help="The column of a table that holds the labels; default: y, label or class.")
+    str | None,
+    typer.Option(
+        help="The column of a table that holds the labels; default: y, label, labels, target or class."
+    ),
 ]
 Text = Annotated[
     str | None,
@@ -33,7 +36,7 @@ Text = Annotated[
 Heads = Annotated[
     str,
     typer.Option(
-        help="Names with commas between; 'default' (no close relatives), 'paper' (the paper's five) or 'all'."
+        help="Names with commas between; 'default' (without close relatives), 'paper' (its five) or 'all'."
     ),
 ]
 RecipeSettings = Annotated[
@@ -55,7 +58,7 @@ Count = Annotated[
 StudyDecodeWorkers = Annotated[
     int | None,
     typer.Option(
-        help="How many processes decode the photos of a run; default: as many as cores are free.", min=0
+        help="How many processes decode the photos of a run; default: one for each free core.", min=0
     ),
 ]
 Where = Annotated[

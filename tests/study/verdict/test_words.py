@@ -184,6 +184,15 @@ def test_the_overall_choice_states_its_weights():
     ]
 
 
+def test_where_there_is_one_head_nothing_is_weighed():
+    evidence = study({"cosine": 95.0})
+    verdict = decide(evidence)
+    found = recommend(evidence, verdict)
+    assert overall_words.overall(found, verdict) == ["Choose cosine: it is the only head."]
+    (said,) = goal_words.sentences(verdict.goals[0], found.goals["accuracy"])
+    assert said == "cosine is the only head with a value (94.6 %): no choice."
+
+
 def test_the_overall_choice_against_references():
     heads = {"cosine": 90.0, "vmf": 85.0}
     for reference, words_of_it in ((80.0, "better than"), (95.0, "worse than")):
