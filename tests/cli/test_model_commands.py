@@ -273,7 +273,8 @@ def test_a_run_of_features_predicts_a_parquet_without_labels_and_refuses_nan(tmp
     torch.testing.assert_close(found.embedding, run.embed(X[:1]))
     X[7, 2] = np.nan
     with pytest.raises(
-        ValueError, match=r"inputs must be finite, but row 7 has NaN .*; remove or fill such rows"
+        ValueError,
+        match=r"inputs must be finite, but row 7 \(counted from 0\) has NaN .*; remove or fill such rows",
     ):
         run.predict_proba(X, calibrator=None)
     with pytest.raises(ValueError, match="give a single item as x"):

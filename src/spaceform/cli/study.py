@@ -19,15 +19,9 @@ if TYPE_CHECKING:
     from spaceform.study.place import Place
     from spaceform.verbs.outcome import Study
 
-DataArgument = Annotated[
-    str,
-    typer.Argument(metavar="DATA", help=A_DATA_SET),
-]
+DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=A_DATA_SET)]
 Label = Annotated[
-    str | None,
-    typer.Option(
-        help="The column of a table that holds the labels; default: y, label, labels, target or class."
-    ),
+    str | None, typer.Option(help="The column of labels; default: y, label, labels, target or class.")
 ]
 Text = Annotated[
     str | None,
@@ -49,11 +43,7 @@ RecipeSettings = Annotated[
 ]
 Count = Annotated[
     int | None,
-    typer.Option(
-        "--processes",
-        help="How many runs at a time, each with one thread; default: one for each core.",
-        min=1,
-    ),
+    typer.Option("--processes", help="How many runs at a time, of one thread; default: one a core.", min=1),
 ]
 StudyDecodeWorkers = Annotated[
     int | None,
@@ -95,9 +85,7 @@ Weights = Annotated[
 ]
 Finetune = Annotated[
     bool,
-    typer.Option(
-        "--finetune", help="Train the pretrained net too; without this, heads train on its features."
-    ),
+    typer.Option("--finetune", help="Train the pretrained net too; without this, heads get its features."),
 ]
 
 
