@@ -18,6 +18,7 @@ from spaceform.study.verdict.posterior import VarianceSource
 
 _WORTH_NAMING = 0.05
 LIKELY = 0.5
+SHORTER = 0.8  # of the time: more is no gain
 
 
 def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
@@ -26,7 +27,7 @@ def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str)
     `name` turns a label into what the reader calls it.
     """
     said = [chosen(verdict, choice, name)]
-    said += [one for one in (rivals(verdict, name), settling(verdict, name)) if one]
+    said += [one for one in (rivals(verdict, choice, name), settling(verdict, name)) if one]
     said += [beside_reference(verdict, name)] if verdict.references and verdict.choice else []
     return said + limits(verdict, name)
 
@@ -56,6 +57,8 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
             else f"and simpler than {name(choice.first)} at the same cost"
         )
         return f"{head}: {near}, {gain}."
+    if choice.why is Why.LITTLE_LOST:
+        return f"{head} ({value(goal, one.mean)}): {little_lost(verdict, choice, name)}."
     if choice.why is Why.FIRST:
         others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
@@ -74,22 +77,41 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
     )
 
 
-def rivals(verdict: GoalVerdict, name: Name = str) -> str:
+def little_lost(verdict: GoalVerdict, choice: GoalChoice, name: Name = str) -> str:
+    """Why a head is chosen that is open and cheaper: what it loses, and what is gained."""
+    goal, own, first = verdict.goal, verdict.of(choice.label), verdict.of(choice.first)
+    losses = f"{amount(goal, own.regret)}, {name(first.label)} {amount(goal, first.regret)}"
+    gain = "is simpler at the same cost"
+    if choice.time is not None and choice.time < SHORTER:
+        gain = f"takes {of_the_time(choice.time)}"
+    return (
+        f"which head is the best is open, and on average it loses hardly more than {name(first.label)} "
+        f"({losses}); it {gain}"
+    )
+
+
+def rivals(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> str:
     """Which heads may be better than the choice, and which are worse; empty where there is nothing to add.
 
     The choice is the head that loses the least on average. Another head may be the best more often, but lose
     more where it is not; then the sentence says so.
     """
     parts = []
-    may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
+    taken = None if choice is None else choice.label
+    in_doubt = (Relation.OPEN, Relation.CHOSEN) if _is_open(verdict, taken) else (Relation.OPEN,)
+    may = [
+        one
+        for one in verdict.standings
+        if one.relation in in_doubt and one.label != taken and one.best >= _WORTH_NAMING
+    ]
     may.sort(key=lambda one: -one.best)
-    choice = verdict.of(verdict.choice).best if verdict.choice else 1.0
-    often = [one for one in may if one.best > choice]
+    own = verdict.of(taken) if taken else None
+    often = [one for one in may if own and one.best > own.best and one.regret > own.regret]
     if often:
         loses = "is the best more often, but loses more where it is not"
         lose = "are the best more often, but lose more where they are not"
         parts.append(f"{_likely(often, name)} {loses if len(often) == 1 else lose}")
-    rest = may[len(often) :]
+    rest = [one for one in may if one not in often]
     if rest:
         names = _likely(rest, name)
         parts.append(f"it may be {names} instead" if len(may) == 1 else f"it may also be {names}")
@@ -100,6 +122,10 @@ def rivals(verdict: GoalVerdict, name: Name = str) -> str:
     if behind and (may or same):
         parts.append(f"{listed([name(one.label) for one in behind])} {_are(behind)} worse")
     return f"{capital('; '.join(parts))}." if parts else ""
+
+
+def _is_open(verdict: GoalVerdict, label: str | None) -> bool:
+    return label is not None and verdict.of(label).relation is Relation.OPEN
 
 
 def settling(verdict: GoalVerdict, name: Name = str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spaceform.foundation.messages import counted, listed
 from spaceform.study.verdict.amounts import Name, amount, of_the_time, probability, value
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Untold, Verdict
-from spaceform.study.verdict.goal_words import LIKELY, rivals, why_left_out
+from spaceform.study.verdict.goal_words import LIKELY, little_lost, rivals, why_left_out
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import Recommendation, Why
@@ -25,6 +25,8 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
             else "simpler at the same cost"
         )
         first += f": over all goals practically as good as {name(found.choice.first)}, and {gain}."
+    elif found.choice.why is Why.LITTLE_LOST:
+        first += f" for now: {little_lost(found.verdict, found.choice, name)}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     elif one.best < LIKELY:
@@ -37,7 +39,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     weights = ", ".join(
         f"{titles[column]} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
-    also = rivals(found.verdict, name)
+    also = rivals(found.verdict, found.choice, name)
     said = [first, *([also] if also else [])]
     said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
     said.append(f"Weights: {weights}. Each goal is measured in differences that just matter in it.")
