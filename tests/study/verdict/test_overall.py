@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from spaceform.study.verdict import Evidence, Missing, Series, decide
+from spaceform.study.verdict.decide import Relation
+from spaceform.study.verdict.goal_words import chosen, rivals
 from spaceform.study.verdict.overall import Cost, Why, break_tie, recommend
 from study.verdict.studies import ACCURACY, NLL, study
 
@@ -123,3 +125,37 @@ def test_without_costs_the_least_regret_stays():
     verdict = decide(study(EQUAL, **LARGE)).goals[0]
     assert break_tie(verdict).label == verdict.choice
     assert break_tie(decide(study({"a": 90.0})).goals[0]).why is Why.ONLY
+
+
+def near_by(seed):
+    """A verdict on two equal heads and a worse one; open heads that lose hardly more than the first."""
+    verdict = decide(study({"a": 93.0, "b": 93.0, "c": 91.0}, seeds=3, items=1_000, seed=seed)).goals[0]
+    least = verdict.of(verdict.choice).regret
+    most = least + 0.2 * ACCURACY.region
+    return verdict, [s.label for s in verdict.standings if s.relation is Relation.OPEN and s.regret <= most]
+
+
+def test_of_open_heads_that_lose_as_much_the_cheaper_is_taken():
+    """Where the evidence does not say, cost does; a head that loses more on average is not taken for it."""
+    verdict, near = next((v, near) for v, near in map(near_by, range(50)) if near)
+    assert len(near) == 1
+    (other,), first = near, verdict.choice
+    costs = {label: Cost(2.0) for label in "abc"} | {other: Cost(1.0)}
+    found = break_tie(verdict, costs)
+    assert (found.label, found.why, found.first, found.time) == (other, Why.LITTLE_LOST, first, 0.5)
+    said = chosen(verdict, found)
+    assert f", hardly more than {first} (" in said
+    assert said.endswith(f"; it trains and predicts in half the time that {first} needs.")
+    assert f"may also be {first} (" in rivals(verdict, found)
+    assert f"{other} (" not in rivals(verdict, found)
+    assert break_tie(verdict, {label: Cost(2.0) for label in "ab"} | {"c": Cost(0.1)}).label != "c"
+    assert break_tie(verdict).label == first
+
+
+def test_an_open_head_that_loses_more_is_not_taken_for_its_cost():
+    cheap = {label: Cost(2.0) for label in "abc"}
+    told = [verdict for verdict, near in map(near_by, range(50)) if not near]
+    assert len(told) > 5
+    for verdict in told:
+        for other in {*"abc"} - {verdict.choice}:
+            assert break_tie(verdict, {**cheap, other: Cost(0.1)}).why is not Why.LITTLE_LOST

@@ -16,6 +16,7 @@ from spaceform.study.verdict import (
     overall_words,
     race_words,
 )
+from spaceform.study.verdict.decide import Relation
 from spaceform.study.verdict.overall import Cost, break_tie, recommend
 from spaceform.study.verdict.race import race
 from study.verdict.studies import ACCURACY, NLL, study
@@ -101,6 +102,23 @@ def test_heads_that_tie_exactly_on_many_items_are_practically_as_good():
     (found,) = goal_words.sentences(verdict, break_tie(verdict))
     others = [label for label in ("cosine", "vmf", "arcface") if label != verdict.choice]
     assert found.endswith(f" %); {' and '.join(others)} are practically as good.")
+
+
+def test_the_choice_is_not_among_its_own_rivals():
+    """The cheaper of two equivalent heads is chosen while a third is open."""
+    verdict = decide(study({"cosine": 90.0, "vmf": 90.0, "arcface": 90.0}, **LARGE)).goals[0]
+    first, cheap, third = (verdict.choice, *verdict.equivalent)
+    shown = tuple(
+        replace(one, relation=Relation.OPEN, best=0.3) if one.label == third else one
+        for one in verdict.standings
+    )
+    verdict = replace(verdict, standings=shown)
+    found = break_tie(
+        verdict, {label: Cost(1.0 if label == cheap else 2.0) for label in (first, cheap, third)}
+    )
+    assert found.label == cheap
+    said = goal_words.rivals(verdict, found)
+    assert said == f"The best may also be {third} (30 %)."
 
 
 def test_whose_time_is_saved_is_said():

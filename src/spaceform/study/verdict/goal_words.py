@@ -20,6 +20,7 @@ _WORTH_NAMING = 0.05
 _MORE_OFTEN = 0.03
 """A head is the best more often than another only beyond this: where two heads tie, draws differ by 1 %."""
 LIKELY = 0.5
+SHORTER = 0.8  # of the time: more is no gain
 
 
 def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> list[str]:
@@ -28,7 +29,7 @@ def sentences(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str)
     `name` turns a label into what the reader calls it.
     """
     said = [chosen(verdict, choice, name)]
-    said += [one for one in (rivals(verdict, name), settling(verdict, name)) if one]
+    said += [one for one in (rivals(verdict, choice, name), settling(verdict, name)) if one]
     said += [beside_reference(verdict, name)] if verdict.references and verdict.choice else []
     return said + limits(verdict, name)
 
@@ -53,6 +54,8 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
         if one.within > goal.region:
             near = f"practically as good as {name(choice.first)}"
         return f"{head}: {near}, and {gain(choice, name)}."
+    if choice.why is Why.LITTLE_LOST:
+        return f"{head} ({value(goal, one.mean)}): {little_lost(verdict, choice, name)}."
     if choice.why is Why.FIRST:
         others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
@@ -79,26 +82,40 @@ def gain(choice: GoalChoice, name: Name = str) -> str:
     return f"it is simpler than {first} at the same cost"
 
 
-def rivals(verdict: GoalVerdict, name: Name = str) -> str:
+def little_lost(verdict: GoalVerdict, choice: GoalChoice, name: Name = str) -> str:
+    """Why a head is chosen that is open and cheaper: what it loses, and what is gained."""
+    goal, own, first = verdict.goal, verdict.of(choice.label), verdict.of(choice.first)
+    gained = "it is simpler at the same cost"
+    if choice.time is not None and choice.time < SHORTER:
+        gained = faster(choice.time, name(first.label))
+    return (
+        f"it is open which head is the best, and on average {name(own.label)} loses "
+        f"{amount(goal, own.regret)}, hardly more than {name(first.label)} ({amount(goal, first.regret)}); "
+        f"{gained}"
+    )
+
+
+def rivals(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) -> str:
     """Which heads may be better than the choice, and which are worse; empty without a choice.
 
     The choice is the head that loses the least on average. Another head may be the best more often, but lose
     more where it is not; then the sentence says so.
     """
-    if verdict.choice is None:
+    if choice is None:
         return ""
-    said = []
-    may = [one for one in verdict.standings if one.relation is Relation.OPEN and one.best >= _WORTH_NAMING]
+    said, own = [], verdict.of(choice.label)
+    others = [one for one in verdict.standings if one.label != own.label]
+    in_doubt = (Relation.OPEN, Relation.CHOSEN) if own.relation is Relation.OPEN else (Relation.OPEN,)
+    may = [one for one in others if one.relation in in_doubt and one.best >= _WORTH_NAMING]
     may.sort(key=lambda one: -one.best)
-    choice = verdict.of(verdict.choice).best
-    often = [one for one in may if one.best > choice + _MORE_OFTEN]
+    often = [one for one in may if one.best > own.best + _MORE_OFTEN and one.regret > own.regret]
     if often:
         loses = "is the best more often, but loses more where it is not"
         lose = "are the best more often, but lose more where they are not"
         said.append(f"{_likely(often, name)} {loses if len(often) == 1 else lose}.")
-    if rest := may[len(often) :]:
+    if rest := [one for one in may if one not in often]:
         said.append(f"The best may also be {_likely(rest, name, 'or')}.")
-    same = [one for one in verdict.standings if one.relation is Relation.EQUIVALENT]
+    same = [one for one in others if one.relation is Relation.EQUIVALENT]
     if same and may:
         said.append(f"{listed([name(one.label) for one in same])} {_are(same)} practically as good.")
     behind = [one for one in verdict.standings if one.relation is Relation.WORSE]

@@ -23,7 +23,7 @@ POINTS = Unit("points", "%", 100.0, 1)
 NATS = Unit("NLL", "", 1.0, 3)
 AREA = Unit("AUROC", "", 1.0, 3)
 SCORE = Unit("Brier", "", 1.0, 3)
-REGIONS = Unit("regions", "", 1.0, 2)
+REGIONS = Unit("of a difference that matters", "", 1.0, 2)
 """The unit of the overall goal, a weighted mean: 1 is the smallest difference that matters."""
 
 

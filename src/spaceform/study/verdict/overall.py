@@ -19,6 +19,7 @@ from spaceform.study.verdict.goals import REGIONS, Goal
 
 OVERALL = "overall"
 _SAME_COST = 1.25  # costs up to this ratio are the same
+_LITTLE = 0.2  # regions: an expected regret that is larger by no more than this counts less than the cost
 
 
 @final
@@ -53,6 +54,10 @@ class Why(Enum):
     """It is practically as good as the best head, and cheaper."""
     SIMPLER = "simpler"
     """It is practically as good as the best head, costs the same, and is simpler."""
+    LITTLE_LOST = "little lost"
+    """Other heads may be better. On average this one loses hardly more than the one that loses least, and it
+    is cheaper or simpler.
+    """
 
 
 @final
@@ -134,19 +139,25 @@ def _least_regret(labels: tuple[str, ...], verdict: Verdict, shares: Mapping[str
 
 
 def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> GoalChoice | None:
-    """The choice for a goal: of equivalent heads the cheapest, and at the same cost the simplest."""
+    """The choice for a goal: of heads that are as good the cheapest, and at the same cost the simplest.
+
+    As good as the head of least expected regret are those equivalent to it, and those still open whose
+    expected regret is hardly larger.
+    """
     if verdict.choice is None:
         return None
     first = verdict.choice
     open_ones = [one for one in verdict.standings if one.relation is Relation.OPEN]
-    ties = [first, *verdict.equivalent]
+    most = verdict.of(first).regret + _LITTLE * verdict.goal.region
+    near = [one.label for one in open_ones if one.regret <= most]
+    ties = [first, *verdict.equivalent, *near]
     plain = (
         Why.ONLY
         if len(verdict.standings) == 1
         else Why.LEAST_REGRET
         if open_ones
         else Why.FIRST
-        if len(ties) > 1
+        if verdict.equivalent
         else Why.CLEAR
     )
     if costs is None or any(label not in costs for label in ties):
@@ -158,7 +169,8 @@ def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> 
     time = costs[label].seconds / costs[first].seconds if costs[first].seconds > 0 else None
     if label == first:
         return GoalChoice(first, plain, first, time)
-    return GoalChoice(label, Why.SIMPLER if first in cheap else Why.CHEAPER, first, time)
+    as_good = Why.SIMPLER if first in cheap else Why.CHEAPER
+    return GoalChoice(label, Why.LITTLE_LOST if label in near else as_good, first, time)
 
 
 def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str, float]) -> Evidence:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spaceform.foundation.messages import counted, listed
 from spaceform.study.verdict.amounts import Name, amount, probability, region, value
 from spaceform.study.verdict.decide import FEWEST_ITEMS, Untold, Verdict
-from spaceform.study.verdict.goal_words import LIKELY, gain, rivals, why_left_out
+from spaceform.study.verdict.goal_words import LIKELY, gain, little_lost, rivals, why_left_out
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
 from spaceform.study.verdict.overall import Recommendation, Why
@@ -21,6 +21,8 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     if found.choice.why in (Why.CHEAPER, Why.SIMPLER):
         as_good = f"over all goals practically as good as {name(found.choice.first)}"
         first += f": {as_good}, and {gain(found.choice, name)}."
+    elif found.choice.why is Why.LITTLE_LOST:
+        first += f" for now: {little_lost(found.verdict, found.choice, name)}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     elif one.best < LIKELY:
@@ -33,7 +35,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     weights = ", ".join(
         f"{goals[column].title} {share:.0%}".replace("%", " %") for column, share in found.weights.items()
     )
-    also = rivals(found.verdict, name)
+    also = rivals(found.verdict, found.choice, name)
     said = [first, *([also] if also else [])]
     said += [one for one in (_beside_guessing(verdict), _few(verdict)) if one]
     regions = ", ".join(f"{region(goals[column])} for {goals[column].title}" for column in found.weights)
