@@ -16,7 +16,7 @@ from spaceform.data.errors import DataError
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
 
-MOST_VALUES = 40
+MOST_VALUES = 100
 """The most values of a text column; with more it is an identifier, a date or a sentence, and left out."""
 
 
