@@ -38,7 +38,7 @@ Make = Callable[[int], Any]
 
 FRESH = (
     *("dry_bean", "clinc150-small", "cars-second-half", "bank", "sonar", "churn", "mammography"),
-    *("banknote", "pima", "abalone-age", "adult", "mfeat-zernike"),
+    *("banknote", "pima", "abalone-age", "mfeat-zernike", "spambase", "page-blocks", "splice"),
 )
 """No default was chosen on these."""
 
