@@ -57,8 +57,8 @@ def test_text_with_few_values_and_empty_cells_become_features(tmp_path, name):
     assert d.inputs.tolist() == expected
     assert (d.classes, d.labels.tolist()) == (("no", "yes"), [0, 1, 0, 1, 1, 0])
     assert d.note == (
-        "labels are the column 'survived'; columns left out, as text or index: 'ticket'; column 'ticket' holds "
-        "texts; to compare heads on these texts, read by a pretrained net, give --text ticket"
+        "labels are the column 'survived'; columns left out, as text or index: 'ticket'; column 'ticket' "
+        "holds texts; to compare heads on these texts, read by a pretrained net, give --text ticket"
     )
 
 
