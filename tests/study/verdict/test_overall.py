@@ -144,7 +144,7 @@ def test_of_open_heads_that_lose_as_much_the_cheaper_is_taken():
     found = break_tie(verdict, costs)
     assert (found.label, found.why, found.first, found.time) == (other, Why.LITTLE_LOST, first, 0.5)
     said = chosen(verdict, found)
-    assert f", hardly more than {first} (" in said
+    assert f"loses hardly more than {first};" in said
     assert said.endswith(f"; it trains and predicts in half the time that {first} needs.")
     assert f"may also be {first} (" in rivals(verdict, found)
     assert f"{other} (" not in rivals(verdict, found)

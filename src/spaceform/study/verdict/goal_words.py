@@ -55,7 +55,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
             near = f"practically as good as {name(choice.first)}"
         return f"{head}: {near}, and {gain(choice, name)}."
     if choice.why is Why.LITTLE_LOST:
-        return f"{head} ({value(goal, one.mean)}): {little_lost(verdict, choice, name)}."
+        return f"{head} ({value(goal, one.mean)}): {little_lost(choice, name)}."
     if choice.why is Why.FIRST:
         others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
@@ -82,16 +82,14 @@ def gain(choice: GoalChoice, name: Name = str) -> str:
     return f"it is simpler than {first} at the same cost"
 
 
-def little_lost(verdict: GoalVerdict, choice: GoalChoice, name: Name = str) -> str:
-    """Why a head is chosen that is open and cheaper: what it loses, and what is gained."""
-    goal, own, first = verdict.goal, verdict.of(choice.label), verdict.of(choice.first)
+def little_lost(choice: GoalChoice, name: Name = str) -> str:
+    """Why a head is chosen that is open and cheaper or simpler."""
     gained = "it is simpler at the same cost"
     if choice.time is not None and choice.time < SHORTER:
-        gained = faster(choice.time, name(first.label))
+        gained = faster(choice.time, name(choice.first))
     return (
-        f"it is open which head is the best, and on average {name(own.label)} loses "
-        f"{amount(goal, own.regret)}, hardly more than {name(first.label)} ({amount(goal, first.regret)}); "
-        f"{gained}"
+        f"it is open which head is the best, and on average {name(choice.label)} loses hardly more than "
+        f"{name(choice.first)}; {gained}"
     )
 
 

@@ -22,7 +22,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
         as_good = f"over all goals practically as good as {name(found.choice.first)}"
         first += f": {as_good}, and {gain(found.choice, name)}."
     elif found.choice.why is Why.LITTLE_LOST:
-        first += f" for now: {little_lost(found.verdict, found.choice, name)}."
+        first += f" for now: {little_lost(found.choice, name)}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     elif one.best < LIKELY:
