@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pytest
+
 import spaceform
 
 
@@ -31,6 +33,7 @@ def test_the_package_alone_does_not_import_torch():
     assert "torch" not in loaded_after("import spaceform")
 
 
+@pytest.mark.slow
 def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
     heavy = {
         "torch._dynamo",
