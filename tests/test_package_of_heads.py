@@ -48,7 +48,7 @@ if __name__ == "__main__":
         run = f"spaceform-rows/runs/{name}-seed0"
         spaceform("predict", run, "rows.npz", "--top", "3", "-o", f"{name}.csv")
         spaceform("export", run, f"{name}.onnx")
-        model = SpaceformClassifier(name, random_state=0).fit(rows["X"], rows["y"])
+        model = SpaceformClassifier(name, search=2, epochs=12, random_state=0).fit(rows["X"], rows["y"])
         np.savez(f"{name}-classifier.npz", p=model.predict_proba(rows["X"]), classes=model.classes_)
 """
 

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pytest
+
 import spaceform
 
 
-def loaded_after(statement: str) -> set[str]:
-    code = f"import sys\n{statement}\nprint(*sys.modules)"
+def loaded_after(*statements: str) -> list[set[str]]:
+    """The modules that one process has after each statement."""
+    code = "import sys\n" + "".join(f"{statement}\nprint(*sys.modules)\n" for statement in statements)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_every_public_name_is_there():
@@ -28,9 +31,11 @@ def test_a_wrong_name_is_an_attribute_error():
 
 
 def test_the_package_alone_does_not_import_torch():
-    assert "torch" not in loaded_after("import spaceform")
+    (loaded,) = loaded_after("import spaceform")
+    assert "torch" not in loaded
 
 
+@pytest.mark.slow
 def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
     heavy = {
         "torch._dynamo",
@@ -42,9 +47,12 @@ def test_the_core_imports_neither_the_compiler_nor_the_laboratory():
         "lightning_fabric",
         "timm",
     }
-    loaded = loaded_after("import spaceform as sf\nsf.HEADS, sf.VonMisesFisher, sf.metrics, sf.calibrators")
+    core = "import spaceform as sf\nsf.HEADS, sf.VonMisesFisher, sf.metrics, sf.calibrators"
+    loaded, at_work = loaded_after(core, "import spaceform.study.processes, spaceform.run.train")
     assert "spaceform.heads" in loaded
     assert not heavy & loaded
+    assert "spaceform.study.folder" in at_work
+    assert not {"pandas", "sklearn", "scipy", "matplotlib"} & at_work  # a study starts many such processes
 
 
 def test_every_name_of_the_api_page_is_there():

@@ -362,6 +362,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.hidden is not None:
             given["hidden"] = tuple(int(units) for units in np.atleast_1d(self.hidden) if units > 0)
+            given |= {} if given["hidden"] else {"members": 1}  # several are for nets with hidden layers
         found: list[Candidate] = []
         listed = space(self.head, features, len(self.classes_), trained, columns=columns, size=size)
         for candidate in listed:

@@ -1,7 +1,9 @@
 """Descent finds the least value, as Newton's method does."""
 
+import pytest
 import torch
 
+from spaceform.calibrators import _fit
 from spaceform.calibrators._descent import descend
 
 
@@ -68,3 +70,16 @@ def test_known_curvature_spares_steps():
     )
     assert torch.equal(knowing[0], knowing[1])
     assert knowing[0] - least < 0.7 * (not_knowing[0] - least)
+
+
+@pytest.mark.parametrize(("draws", "block"), [(1, 1 << 17), (3, 1 << 17), (3, 50)])
+def test_a_scan_of_temperatures_gives_the_losses_that_newtons_method_sees(draws, block, monkeypatch):
+    """For one draw and for several, in blocks of any size."""
+    monkeypatch.setattr(_fit, "_BLOCK", block)
+    random = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(draws, 40, 7, generator=random)
+    weight = torch.rand(40, generator=random, dtype=torch.float64) + 0.1
+    examples = _fit.Examples(logits, torch.randint(7, (40,), generator=random), weight)
+    βs = torch.logspace(-3, 3, 13, dtype=torch.float64)
+    alone = torch.tensor([_fit.loss(examples, β.expand(40)).value for β in βs], dtype=torch.float64)
+    torch.testing.assert_close(_fit.losses(examples, βs), alone, rtol=1e-6, atol=0)

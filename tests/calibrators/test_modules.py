@@ -105,12 +105,12 @@ def test_a_prior_keeps_few_right_answers_near_one():
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 def test_few_right_answers_need_few_steps(scale, monkeypatch):
-    """Every right answer asks for more, the prior for less; thirteen evaluations are the scan."""
+    """Every right answer asks for more, the prior for less."""
     seen, evaluate = [], _fit._at_one_temperature
     monkeypatch.setattr(_fit, "_at_one_temperature", lambda *a: seen.append(1) or evaluate(*a))
     y = torch.arange(6) % 3
     TemperatureScaling(prior_spread=0.5).fit(scale * torch.eye(3)[y], y)
-    assert 13 < len(seen) < 40
+    assert 0 < len(seen) < 27
 
 
 # State

@@ -1,11 +1,15 @@
 """Figures: three files each, and panels that a strict page may carry."""
 
+import io
 import re
 import xml.etree.ElementTree as ET
+import zlib
 
 import numpy as np
 import pytest
 import torch
+from fontTools import subset
+from fontTools.ttLib import TTFont
 
 from spaceform.heads import VonMisesFisherHead
 from spaceform.report.figures import figure as figures
@@ -30,6 +34,19 @@ def test_a_figure_is_written_three_times_and_the_same_every_time(tmp_path) -> No
     assert first[1].startswith(b"%PDF")
     assert first[2].startswith(b"\x89PNG")
     assert figures.save_figure(Figure("k", "t", "c", (), missing="nothing"), tmp_path / "c") == []
+
+
+def test_fonts_of_a_pdf_are_glyphs_without_rules_for_layout(tmp_path) -> None:
+    before = subset.Options().drop_tables
+    _, pdf, _ = figures.save_figure(panels.starts(0.4, [3]), tmp_path)
+    parts = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf.read_bytes(), re.DOTALL)
+    plain = [zlib.decompress(part) for part in parts]
+    fonts = [TTFont(io.BytesIO(part)) for part in plain if part.startswith(b"\0\1\0\0")]
+    assert fonts
+    for font in fonts:
+        assert "glyf" in font
+        assert not {"GDEF", "GPOS", "GSUB", "kern"} & {*font.keys()}
+    assert subset.Options().drop_tables == before
 
 
 def test_inline_panels_have_no_styles_and_speak_in_variables() -> None:

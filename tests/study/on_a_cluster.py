@@ -106,16 +106,23 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
-def test_no_part_is_lost_or_doubled_when_a_node_dies(cluster):
+def test_no_part_is_lost_or_doubled_when_a_node_dies(cluster, tmp_path):
+    """Both nodes are at work when one dies: on each the first part waits for the other node."""
     other = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
+    at_work = str(tmp_path)
 
     class Slow(ActorWork):
         def settle(self, device, workers):
             self.where = device, workers, ray.get_runtime_context().get_node_id()
 
         def __call__(self, task):
-            time.sleep(0.3)
+            Path(at_work, self.where[2]).touch()
+            began = time.monotonic()
+            while len(list(Path(at_work).iterdir())) < 2:
+                assert time.monotonic() - began < 600, "the other node did not begin"
+                time.sleep(0.05)
+            time.sleep(0.2)
             return self.where, [10 * row for row in task]
 
     tasks = {number: [number, number + 0.5] for number in range(24)}

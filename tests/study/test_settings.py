@@ -49,6 +49,7 @@ def searched(table, settings, folder, head="cosine", trials=4):
     return load_recipe(folder / f"{head}.toml"), rows, tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -80,6 +81,7 @@ def test_what_is_set_holds_in_every_trial_and_in_what_is_chosen(table, tmp_path,
     assert (made.gates is not None) == short.get("net.gates", made.gates is not None)
 
 
+@pytest.mark.slow
 def test_nothing_set_leaves_a_search_its_short_rungs(table, tmp_path):
     chosen, _, tried = searched(table, {}, tmp_path / "search", trials=2)
     assert len(set(tried["epochs"])) > 1

@@ -83,6 +83,20 @@ def loss(examples: Examples, β: Float[Tensor, " batch"]) -> Losses:
     return Losses(out[0].sum().item() / examples.total, out[1], out[2])
 
 
+def losses(examples: Examples, βs: Float[Tensor, " grid"]) -> Float[Tensor, " grid"]:
+    """The value of `loss` at several β, in one go: without derivatives, which a scan does not need."""
+    L, y, weight = examples
+    S, N, K = L.shape
+    δ = L - L.amax(-1, keepdim=True)
+    m = -δ.gather(-1, y[:, None].expand(S, -1, 1)).squeeze(-1).double()
+    found: list[Tensor] = []
+    for block in βs.split(max(1, _BLOCK // (S * N * K))):
+        b = block[:, None, None]
+        φ = b * m + (δ * b.to(δ.dtype)[..., None]).exp_().sum(-1).double().log()
+        found.append((float(np.log(S)) - torch.logsumexp(-φ, 1)) @ weight / examples.total)
+    return torch.cat(found)
+
+
 def vector_loss(
     examples: Examples, β: float, θ: Float[Tensor, " p"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " p"]]:
@@ -157,8 +171,10 @@ def fit_inverse_temperature(examples: Examples, prior_spread: float | None = Non
             return lambda θ: _at_one_temperature(part, θ)
         return lambda u: _with_prior(_at_one_temperature(part, u.exp()), u, examples.total, prior_spread)
 
-    scan = objective(sample)
-    θ = grid[int(np.argmin([scan(g[None]).value for g in grid]))].reshape(1)
+    scan = losses(sample, grid if prior_spread is None else grid.exp())
+    if prior_spread is not None:
+        scan += grid.square() / (2 * examples.total * prior_spread**2)
+    θ = grid[int(scan.argmin())].reshape(1)
     floor = last_decrease(examples)
     for rows in (4096, N) if N > 8192 else (N,):
         θ, value = minimise(objective(examples.few(rows)), θ, grid[:1], grid[-1:], last=floor)

@@ -9,9 +9,8 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, cast, final
 
-import pandas as pd
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
@@ -20,6 +19,9 @@ from spaceform.run import files, stored
 from spaceform.run.environment import environment
 from spaceform.run.material import load_key, load_named
 from spaceform.run.recipe import Recipe, RecipeError, make
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # a process that trains a run has no table
 
 Stage: TypeAlias = Literal["waiting", "running", "finished", "failed"]
 EARLIER = "earlier"
@@ -287,8 +289,10 @@ class StudyFolder:
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "DataFrame":
         """One row for each run: its recipe, how it ended, what was measured."""
+        import pandas as pd
+
         rows = []
         for job in self.jobs:
             status = self.status(job)
@@ -310,7 +314,7 @@ class StudyFolder:
             rows.append(row)
         return pd.DataFrame(rows)
 
-    def collect(self) -> pd.DataFrame:
+    def collect(self) -> "DataFrame":
         """The table, also written to `results.parquet`."""
         table = self.table()
         part = self.folder / ".results.parquet.part"
