@@ -143,11 +143,14 @@ def _drawing(settings: dict[Any, Any]) -> Iterator[None]:
 @contextmanager
 def _glyphs_alone() -> Iterator[None]:
     """Fonts go into a PDF without their rules for laying out text: to shorten these takes half of the time of
-    a PDF, and its text is laid out already.
+    a PDF, and its text is laid out already. Where fontTools has no such list, it takes the time.
     """
     from fontTools.subset import Options
 
-    before = Options._drop_tables_default
+    before = getattr(Options, "_drop_tables_default", None)
+    if before is None:
+        yield
+        return
     Options._drop_tables_default = [*before, "GDEF", "GPOS", "GSUB", "kern"]
     try:
         yield
