@@ -106,6 +106,21 @@ def test_suspects_are_those_of_pytorch_metric_learning():
     torch.testing.assert_close(ours.detach(), centres.T)
 
 
+def test_angles_to_the_dominant_centres_of_other_examples():
+    head, *_ = case(dim=16, classes=7)
+    z, y, wrong = noisy(head)
+    centres = head.dominant_centres(z, y)
+    some, own = z[wrong], y[wrong]
+    expected = F.cosine_similarity(some, head.weight[1][own]).detach().arccos()
+    torch.testing.assert_close(head.angles(some, own, centres=centres), expected)
+    torch.testing.assert_close(head.angles(z, y)[wrong], expected)
+    found = head.suspects(some, own, angle=1.2, centres=centres)
+    assert found.tolist() == [i for i in expected.argsort(descending=True).tolist() if expected[i] > 1.2]
+    zeroth = torch.zeros_like(centres)
+    expected = F.cosine_similarity(some, head.weight[0][own]).detach().arccos()
+    torch.testing.assert_close(head.angles(some, own, centres=zeroth), expected)
+
+
 def test_a_class_without_examples_and_no_example():
     head, z, y = case()
     assert head.dominant_centres(z[:0], y[:0]).tolist() == [0] * 23
