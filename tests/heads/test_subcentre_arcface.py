@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import config
 
 import head_cases
+from head_cases import agree
 from reference.peers import peer
 from spaceform.heads import ArcFaceHead, SubCentreArcFaceHead
+from spaceform.heads._kernels.composed import composed
+from spaceform.heads._kernels.margin import Margin
 
 case = partial(head_cases.margin_case, SubCentreArcFaceHead)
 
@@ -74,6 +77,17 @@ def test_equal_centres_share_the_gradient(chunk):
     (one,) = torch.autograd.grad(alone(z, y).sum(), alone.weight)
     torch.testing.assert_close(both[0], both[1])
     torch.testing.assert_close(both.sum(0), one[0])
+
+
+@pytest.mark.parametrize("classes", [20, 6000])
+def test_few_and_many_logits_have_the_gradients_of_ordinary_operations(classes):
+    """Few logits are kept, many are computed twice; of some classes two centres are the nearest."""
+    head, z, y = case(dim=5, classes=classes, batch=12, margin=0.4)
+    with torch.no_grad():
+        head.weight[1, ::3] = head.weight[0, ::3]
+    margin = Margin(angle=head.margin)
+    expected = composed(z, head.weight, y, head.log_beta, margin)
+    agree(head(z, y), expected, [z, *head.parameters()], 1e-10, (1e-8, 1e-10))
 
 
 def noisy(head):
