@@ -147,6 +147,7 @@ def test_prediction_leaves_the_margin_out():
     torch.testing.assert_close(head.predict_proba(z), bare.predict_proba(z))
     assert (head(z, y) > bare(z, y)).all()
     assert "centres=3" in repr(head)
+    assert head.numbers() == {"beta": pytest.approx(8.0), "margin": 0.5, "centres": 3}
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ class SubCentreArcFaceHead(MarginHead):
             others = [class_weights(num_classes, dim, init) for _ in range(centres - 1)]
             self.weight = nn.Parameter(torch.stack([self.weight, *others]))
 
+    def numbers(self) -> dict[str, float]:
+        """The base's numbers, and how many centres a class has."""
+        return {**super().numbers(), "centres": self.centres}
+
     def extra_repr(self) -> str:
         """The base's text, and the number of centres."""
         literal = ", literal=True" if self.literal else ""
