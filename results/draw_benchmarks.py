@@ -28,12 +28,19 @@ def record(name: str) -> Any:
 
 def draw_bound() -> Figure:
     """Bound minus expected loss, at the start and trained, beside its expansion; then both losses."""
-    rows = record("many_classes")["rows"]
+    rows, real = (
+        [row for row in record("many_classes")["rows"] if (row["data"] == "made") is is_made]
+        for is_made in (True, False)
+    )
     classes = [row["classes"] for row in rows]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.2), layout="constrained")
     for state, title, color in (("trained", "trained", look("vmf").color), ("untrained", "start", MUTED)):
         gap, error = ([row[state][key] for row in rows] for key in ("gap", "error"))
         left.errorbar(classes, gap, yerr=error, fmt="o-", color=color, markersize=4.5, label=title)
+    found = [(row["classes"], row["trained"]["gap"], row["trained"]["error"]) for row in real]
+    left.errorbar(
+        *zip(*found, strict=True), fmt="s", color=look("arcface").color, mfc="none", label="real data"
+    )
     expansion = [row["trained"]["second_order"] for row in rows]
     left.plot(classes, expansion, "x", color=INK, label="trained, ½β² Σ p² v")
     left.set_title("bound − expected loss, nat")
