@@ -94,6 +94,20 @@ def test_images_are_called_by_their_files(tmp_path: Path):
     assert found["class"].iloc[0] == "light"
 
 
+def test_features_of_files_are_called_by_these(tmp_path: Path):
+    X, y = np.random.default_rng(0).normal(size=(60, 8)), np.arange(60) % 2
+    names = np.array([f"photo {i}.jpg" for i in range(60)])
+    for path, files in (("named", names), ("objects", names.astype(object)), ("short", names[1:])):
+        np.savez(tmp_path / f"{path}.npz", X=X, y=y, files=files)
+    assert data.load(tmp_path / "named.npz").item(7) == "photo 7.jpg"
+    assert [data.load(tmp_path / f"{path}.npz").item(7) for path in ("objects", "short")] == ["7", "7"]
+    recipe = tiny("subcentre_arcface", data__name=str(tmp_path / "named.npz"), budget__classes=2)
+    train(recipe, tmp_path / "run")
+    found = suspects(tmp_path / "run", angle=0.0)
+    assert sorted(found["item"]) == sorted(names)
+    assert [int(name.split()[1][:-4]) % 2 for name in found["item"]] == found["label"].astype(int).tolist()
+
+
 def test_what_cannot_be_listed_is_one_sentence(run, tmp_path: Path):
     for angle in (-1.0, 181.0, math.nan):
         with pytest.raises(ValueError, match="angle must lie in 0 to 180, in degrees, got"):

@@ -95,8 +95,8 @@ class Dataset:
     """
     made_by: str = ""
     """A digest of the weights of the net that made the features of photos or texts; or empty."""
-    files: tuple[Path, ...] = ()
-    """The files of images that are held in memory; empty if the items are no files of their own."""
+    files: tuple[Path | str, ...] = ()
+    """The files of images or features that are held in memory; empty where nothing says what they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _written([self.name])[0])
