@@ -1,29 +1,30 @@
-"""Draw what two benchmarks found: python results/draw_benchmarks.py
+"""Draw what two benchmarks found: python benchmarks/draw_records.py
 
 How loose the bound of eq. 8 is by the number of classes, and how far mistakes lie in a tree of classes, from
 their records in results/benchmarks/, into docs/images.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("agg")
 import matplotlib.pyplot as plt
-from archive import RESULTS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spaceform.report.looks import display, look
 from spaceform.report.style import INK, MUTED, RC
 
-IMAGES = RESULTS.parent / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
 DISTANCES = {"mistake_distance": "distance of a mistake", "expected_distance": "expected distance"}
 
 
 def record(name: str) -> Any:
-    return json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())
+    return json.loads((ROOT / "results" / "benchmarks" / f"{name}.json").read_text())
 
 
 def draw_bound() -> Figure:
@@ -107,7 +108,7 @@ def main() -> None:
             figure = draw()
             figure.savefig(path, dpi=140)
             plt.close(figure)
-            print(path.relative_to(RESULTS.parent))
+            print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":
