@@ -3,11 +3,12 @@
     python benchmarks/fuzz.py [--steps 10000] [--heads cosine vmf] [--seed 0]
 
 Embeddings of norm 1e-6 to 1e6 and with coordinates of 3e38, SGD and Adam at rates to 1, curvature 1e-6 to 10,
-β to 1,000, labels that are hard, soft, smoothed, weighted or ignored, classes whole or in blocks, a new head
-every 25 steps: `--steps` of them in float32, as many under bfloat16 autocast and as many under float16
-autocast. Prints how many steps of each head had a value, gradient, parameter or probability that was not
-finite, and the first of them; writes results/benchmarks/fuzz.json, and goes on where it was stopped. The
-gradient of a float16 embedding may be infinite, which is what a GradScaler looks for, but not NaN.
+β to 1,000, one to three centres, labels that are hard, soft, smoothed, weighted or ignored, classes whole or
+in blocks, a new head every 25 steps: `--steps` of them in float32, as many under bfloat16 autocast and as
+many under float16 autocast. Prints how many steps of each head had a value, gradient, parameter or
+probability that was not finite, and the first of them; writes results/benchmarks/fuzz.json, and goes on where
+it was stopped. The gradient of a float16 embedding may be infinite, which is what a GradScaler looks for, but
+not NaN.
 """
 
 import argparse

@@ -38,6 +38,13 @@ ROWS: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "hyperbolic",
         ({"scale": 1.0, "curvature": 1e-5}, {"scale": 1.0, "curvature": 1e-2, "clip": 10.0}),
     ),
+    "scale 1, decay": (
+        "hyperbolic",
+        (
+            {"scale": 1.0, "curvature": 1e-5, "weight_decay": 1e-4},
+            {"scale": 1.0, "curvature": 1e-5, "weight_decay": 1e-3},
+        ),
+    ),
 }
 """Title, head, and two choices: options of the head, and the weight decay."""
 
@@ -157,7 +164,7 @@ def main() -> None:
             if key.items() <= run.items():
                 return run
         run = trained(row, choice, rate, epochs, seed, pictures, test=epochs == options.epochs[1])
-        runs.append(run)
+        runs.append(run | {"commit": git_commit()})
         record = {
             "command": f"benchmarks/hyperbolic_pixels.py --epochs {options.epochs[0]} {options.epochs[1]} "
             f"--seeds {options.seeds}",

@@ -1,6 +1,7 @@
 """How many of the labels that `SubCentreArcFaceHead.suspects` lists are truly wrong?
 
     python benchmarks/suspects.py --noise 0.1 --seeds 5
+    python benchmarks/suspects.py --noise 0.1 --seeds 5 --classifier
 
 A tenth of the labels of digits (1,797 of scikit-learn) and of 5,000 MNIST images gets another class, at
 random. A net of one hidden layer and the head learn from them by Adam in a plain loop, and the head is asked
@@ -8,10 +9,14 @@ for suspects among the same rows. `precision` is the share of suspects that are 
 share of wrong labels among the suspects, both for angles of 60, 75 (the default) and 90 degrees. `at_k` is
 the precision of the k most suspect rows, k the number of wrong labels: by the angle to the dominant centre,
 by the angle of a head with one centre, and by the probability of the given label under `CosineHead`, which
-anyone has without sub-centres. Writes results/benchmarks/suspects.json.
+anyone has without sub-centres. With `--classifier` the same labels are given to `SpaceformClassifier` with
+the head "subcentre_arcface", as it comes and with its first net alone (`search=1`); `learned` is the share of
+wrong labels that it predicts on these rows. Writes results/benchmarks/suspects.json, and keeps what is there
+of the other way.
 """
 
 import argparse
+import json
 import math
 import statistics
 from pathlib import Path
@@ -22,7 +27,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from records import git_commit, write_record
-from spaceform import data
+from spaceform import SpaceformClassifier, data
 from spaceform.heads import CosineHead, Head, SubCentreArcFaceHead
 
 CLASSES, HIDDEN, DIM, BATCH = 10, 128, 32, 64
@@ -39,6 +44,9 @@ def mnist() -> tuple[Tensor, Tensor]:
     found = data.load("mnist")
     rows = torch.randperm(60_000, generator=torch.Generator().manual_seed(0))[:ROWS]
     return found.inputs[rows].flatten(1).float() / 255, found.labels[rows]
+
+
+SETS = {"digits": digits, "mnist": mnist}
 
 
 def noisy(y: Tensor, share: float, random: torch.Generator) -> Tensor:
@@ -89,6 +97,21 @@ def run(x: Tensor, truth: Tensor, noise: float, epochs: int, seed: int) -> dict[
     return found
 
 
+def run_classifier(x: Tensor, truth: Tensor, noise: float, seed: int) -> dict[str, float]:
+    y = noisy(truth, noise, torch.Generator().manual_seed(seed))
+    wrong = (y != truth).numpy()
+    found: dict[str, float] = {}
+    for name, search in (("", "auto"), ("_one_candidate", 1)):
+        model = SpaceformClassifier("subcentre_arcface", search=search, random_state=seed)
+        model.fit(x.numpy(), y.numpy())
+        suspects = model.suspects(x.numpy(), y.numpy())
+        found[f"suspects_75{name}"] = len(suspects)
+        found[f"precision_75{name}"] = 100 * float(wrong[suspects].mean())
+        found[f"recall_75{name}"] = 100 * float(wrong[suspects].sum() / wrong.sum())
+        found[f"learned{name}"] = 100 * float((model.predict(x.numpy()) == y.numpy())[wrong].mean())
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -96,27 +119,42 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--classifier", action="store_true", help="the scikit-learn classifier alone")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/suspects.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    record: dict[str, Any] = {
-        "command": f"benchmarks/suspects.py --noise {options.noise} --epochs {options.epochs} "
-        f"--seeds {options.seeds}",
+    record: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    way = "classifier" if options.classifier else "sets"
+    epochs = "" if options.classifier else f" --epochs {options.epochs}"
+    made = {
+        "command": f"benchmarks/suspects.py --noise {options.noise}{epochs} --seeds {options.seeds}"
+        + (f" --classifier --sets {' '.join(options.sets)}" if options.classifier else ""),
         "commit": git_commit(),
         "torch": torch.__version__,
-        "sets": {},
     }
-    for name, load in (("digits", digits), ("mnist", mnist)):
-        x, y = load()
-        runs = [run(x, y, options.noise, options.epochs, seed) for seed in range(options.seeds)]
-        record["sets"][name] = {
+    if options.classifier:
+        record[way] = made | {"sets": {}}
+        sets = record[way]["sets"]
+    else:
+        record |= made | {"sets": {}}
+        sets = record["sets"]
+    for name in options.sets:
+        x, y = SETS[name]()
+        runs = [
+            run_classifier(x, y, options.noise, seed)
+            if options.classifier
+            else run(x, y, options.noise, options.epochs, seed)
+            for seed in range(options.seeds)
+        ]
+        sets[name] = {
             key: {
                 "mean": statistics.mean(one[key] for one in runs),
                 "error": statistics.stdev([one[key] for one in runs]) / math.sqrt(len(runs)),
             }
             for key in runs[0]
         }
-        text = "  ".join(f"{key} {value['mean']:.1f}" for key, value in record["sets"][name].items())
+        text = "  ".join(f"{key} {value['mean']:.1f}" for key, value in sets[name].items())
         print(f"{name}: {text}", flush=True)
         write_record(options.out, record)
 

@@ -143,6 +143,22 @@ def test_the_pictures_of_the_questions_can_be_drawn(module, tmp_path: Path, monk
     assert 5_000 < (tmp_path / "question-digits-laws.png").stat().st_size < 100_000
 
 
+def test_the_pictures_of_the_benchmarks_can_be_drawn(module, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmarks = module("draw_records")
+    shown = (ROOT / "docs" / "findings.md").read_text("utf-8")
+    assert all(f"(images/{name}.png)" in shown for name in benchmarks.PICTURES)
+    left, right = benchmarks.draw_bound().axes
+    rows = [row for row in benchmarks.record("many_classes")["rows"] if row["data"] == "made"]
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in (*left.lines, *right.lines)}
+    assert drawn["trained, ½β² Σ p² v"] == [row["trained"]["second_order"] for row in rows]
+    assert drawn["bound"] == [row["trained"]["bound"] for row in rows]
+    panels = benchmarks.draw_hierarchy().axes
+    assert len(panels) == 8
+    points = sum(len(panel.containers) for panel in panels[:4])
+    assert points == sum(len(found["rows"]) for found in benchmarks.record("hierarchy")["sets"].values())
+
+
 def test_a_folder_that_is_not_empty_is_refused(module, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(ValueError, match="is there already and is not an empty folder; choose another one"):

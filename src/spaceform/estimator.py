@@ -1,6 +1,7 @@
 """A scikit-learn classifier: the engine for features, with a head of any geometry."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -18,7 +19,7 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.model_selection import StratifiedShuffleSplit
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -42,7 +43,7 @@ from spaceform.engine.judges import judged
 from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import Columns, space
-from spaceform.heads import HEADS, Head
+from spaceform.heads import HEADS, Head, SubCentreArcFaceHead
 from spaceform.heads.base import log_mean_softmax
 from spaceform.nets import FeaturesNet
 
@@ -206,12 +207,9 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
             self._forget()
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
-        if not np.isin(y, self.classes_).all():
-            strange = np.setdiff1d(y, self.classes_)
-            raise ValueError(f"y holds classes that the first call did not name: {strange!r}")
         if self.class_weight == "balanced":
             raise ValueError('class_weight="balanced" needs all rows at once; give partial_fit a dict')
-        labels = np.searchsorted(self.classes_, y)
+        labels = self._known_labels(y, "the first call did not name")
         self._learn(self._rows(X, labels, weight * self._class_weights(labels, weight)[labels]))
         return self
 
@@ -288,6 +286,21 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         found: _Array = refusal(self._for_rows(X, self._how_known)).numpy()
         return found
 
+    def suspects(self, X: Features, y: ArrayLike, *, angle: float = 75.0) -> _Array:
+        """Rows whose label should be checked: farther than `angle` degrees from its centre, farthest first.
+
+        It needs `head="subcentre_arcface"`, and the rows that it was fitted on: the centre of a label is the
+        one that most of them are nearest to.
+        """
+        z = torch.from_numpy(self._for_rows(X, lambda x: self._model.embed(x))).to(self.device)
+        if not isinstance(self.head_, SubCentreArcFaceHead):
+            raise ValueError(f'suspects needs head="subcentre_arcface", got head={self.head!r}')
+        if not 0 <= angle <= 180:
+            raise ValueError(f"angle must lie in 0 to 180, in degrees, got {angle:g}")
+        labels = torch.from_numpy(self._known_labels(column_or_1d(y), "fit did not see")).to(self.device)
+        rows: _Array = self.head_.suspects(z, labels, angle=math.radians(angle)).cpu().numpy()
+        return rows
+
     def _how_known(self, x: Tensor) -> Tensor:
         model = self._model
         said: Tensor = self._judge(model.embed(x), model.logits(x), reach=model.net.reach(x))
@@ -338,6 +351,13 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         for name in ("_model", "_run", "_held_out", "_known", "_judge", "calibrator_"):
             self.__dict__.pop(name, None)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _known_labels(self, y: _Array, what: str) -> _Array:
+        """The numbers of labels that must be known."""
+        if not np.isin(y, self.classes_).all():
+            raise ValueError(f"y holds classes that {what}: {np.setdiff1d(y, self.classes_)!r}")
+        labels: _Array = np.searchsorted(self.classes_, y)
+        return labels
 
     def _rows(self, X: _Array, labels: _Array, weight: _Array) -> Rows:
         return Rows.of(*(_tensor(array).to(self.device) for array in (X, labels, weight)))

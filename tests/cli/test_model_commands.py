@@ -21,6 +21,7 @@ from spaceform.run.export import export, graph
 from spaceform.run.finished import Run
 from spaceform.run.predict import predict
 from spaceform.run.recipe import RecipeError, replace
+from spaceform.run.suspects import suspects
 from spaceform.run.train import train
 from spaceform.study.plan import Conditions, recipes
 
@@ -140,6 +141,23 @@ def test_commands_write_what_they_say(runs, images, tmp_path: Path) -> None:
     with np.load(tmp_path / "z.npz") as found:
         assert found["embedding"].shape == (20, 32)
         assert found["confidence"].shape == (20,)
+
+
+def test_suspect_labels_are_listed(runs, call, tmp_path: Path) -> None:
+    run = runs["subcentre_arcface"]
+    code, said, _ = call("suspects", run, "-o", tmp_path / "list.csv", "--angle", 60)
+    found = suspects(run, angle=60.0)
+    other = int((found["class"] != found["label"]).sum())
+    assert (code, len(found) > other > 0) == (0, True)
+    assert (
+        f"list.csv: {len(found):,} suspect labels; the run names another class for {other:,} of them" in said
+    )
+    written = pd.read_csv(tmp_path / "list.csv", dtype={"item": str, "label": str, "class": str})
+    pd.testing.assert_frame_equal(written, found, check_dtype=False, rtol=1e-4)
+    code, _, said = call("suspects", run, "-o", tmp_path / "list.txt")
+    assert (code, "the output must end in .csv or .parquet" in said) == (2, True)
+    code, _, said = call("suspects", runs["cosine"], "-o", tmp_path / "list.csv")
+    assert (code, "suspect labels need the centres of 'subcentre_arcface'" in said) == (2, True)
 
 
 def test_images_in_folders_are_found_and_measured(runs, images, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """HYPERBOLIC is eq. 2: against its letter, geoopt, the flat limit; then its boundary, chunks and company."""
 
-import math
-
 import mpmath
 import pytest
 import torch
@@ -115,23 +113,39 @@ def test_the_scale_is_a_factor_of_the_normals(c: float):
         HyperbolicHead(6, 5, scale=0.0)
 
 
-@pytest.mark.parametrize("c", [0.05, 0.3])
-def test_float32_is_within_1e_5_of_mpmath_up_to_distance_twelve(c: float):
-    """Relative to the largest logit; the distance of an embedding from the origin is 2‖z‖."""
-    z, _, points, normals = problem(c, 10, 12, 8, dtype=torch.float32)
-    z = F.normalize(z) * torch.linspace(0.05, 6, 10)[:, None]
-    assert 2 * c**0.5 * z.norm(dim=1).max() < 2 * math.atanh(1 - ball.MARGIN)  # none is projected
-    found = hyperbolic_logits(z, points, normals, c).double()
-    exact = torch.zeros_like(found)
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("dim", [2, 8])
+@pytest.mark.parametrize("c", [1e-4, 0.05, 0.3, 1.0, 4.0])
+def test_float32_is_within_1e_5_of_mpmath_up_to_distance_twelve(c: float, dim: int, learned: bool):
+    """Relative to the largest logit of the embedding, which is 2‖z‖ from the origin. Half lie on planes."""
+    z, y, points, normals = problem(c, 20, 10, dim, dtype=torch.float32)
+    head = HyperbolicHead(dim, 10, curvature=c, learn_curvature=learned)
+    z = F.normalize(z) * torch.linspace(0.05, 6, 20)[:, None]
+    with torch.no_grad():
+        head.points.copy_(F.normalize(points) * torch.linspace(0.2, 6, 10)[:, None])
+        z[1::2] = head.points
+        head.normals.copy_(normals)
+        c = head.curvature.value
+    found = head.logits(z)
+    exact = torch.zeros_like(found, dtype=torch.float64)
     with mpmath.workdps(50):
         for i, row in enumerate(z.tolist()):
-            for j, (p, a) in enumerate(zip(points.tolist(), normals.tolist(), strict=True)):
+            for j, (p, a) in enumerate(zip(head.points.tolist(), normals.tolist(), strict=True)):
                 exact[i, j] = float(eq_2_in_mpmath(row, p, a, c))
-    assert ((found - exact).abs().max() / exact.abs().max()).item() <= 1e-5
+    assert found.dtype == torch.float32
+    assert ((found.double() - exact).abs().amax(1) / exact.abs().amax(1)).max().item() <= 1e-5
+    for chunk in (None, 4):
+        head.class_chunk = chunk
+        loss, expected = head(z, y), F.cross_entropy(exact, y, reduction="none")
+        assert loss.dtype == torch.float32
+        assert ((loss.double() - expected).abs() <= 2e-5 * exact.abs().amax(1)).all()
 
 
 def eq_2_in_mpmath(z: list[float], point: list[float], normal: list[float], c: float) -> mpmath.mpf:
-    """Eq. 2 by Möbius additions, as it is written: x and p by the exponential map, a = (1 − c‖p‖²) ã."""
+    """Eq. 2 by Möbius additions, as it is written: x and p by the exponential map, a = (1 − c‖p‖²) ã.
+
+    A point x nearer to the boundary than 10⁻³/√c is moved away from it.
+    """
     k = mpmath.mpf(c)
     root = mpmath.sqrt(k)
 
@@ -141,9 +155,11 @@ def eq_2_in_mpmath(z: list[float], point: list[float], normal: list[float], c: f
     def expmap0(v: list[float]) -> list[mpmath.mpf]:
         u = [mpmath.mpf(a) for a in v]
         r = mpmath.sqrt(dot(u, u))
-        return [mpmath.tanh(root * r) / (root * r) * a for a in u]
+        return [mpmath.tanh(root * r) / (root * r) * a for a in u] if r else u
 
     x, p = expmap0(z), expmap0(point)
+    edge = (1 - mpmath.mpf(ball.MARGIN)) / (root * mpmath.sqrt(dot(x, x)))
+    x = [min(edge, 1) * a for a in x]
     a = [(1 - k * dot(p, p)) * mpmath.mpf(b) for b in normal]
     minus = [-b for b in p]
     pp, xx, px = dot(p, p), dot(x, x), dot(minus, x)

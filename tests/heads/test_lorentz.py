@@ -12,6 +12,7 @@ from jaxtyping import config
 
 from reference import gyro
 from spaceform.geometry import Hyperboloid, PoincareBall
+from spaceform.geometry.hyperbolic import MARGIN
 from spaceform.heads import HyperbolicHead, LorentzHead, StandardHead
 from spaceform.heads._kernels import hyperboloid
 from spaceform.heads.hyperbolic import _planes
@@ -72,9 +73,8 @@ def test_is_hyperbolic_under_the_isometry(seed, c, dim, reach):
         lorentz.normals.copy_(2 * plane.n * plane.v / size)
         lorentz.offsets.copy_(torch.asinh(math.sqrt(c) * plane.o[:, 0]) / math.sqrt(c))
     expected = ball.logits(z)
-    # A plane far out is known by cosh and sinh of its distance: their rounding is that of their size.
-    atol = 1e-11 * expected.abs().max().item() * size.max().item()
-    torch.testing.assert_close(lorentz.logits(2 * z), expected, rtol=1e-9, atol=max(atol, 1e-12))
+    atol = 1e-9 * expected.abs().max().item()
+    torch.testing.assert_close(lorentz.logits(2 * z), expected, rtol=1e-9, atol=atol)
     torch.testing.assert_close(
         lorentz.geometry.pairwise(2 * z, 2 * z), ball.geometry.pairwise(z, z), rtol=1e-9, atol=1e-9
     )
@@ -122,25 +122,53 @@ def test_gradients_by_finite_differences(chunk, learned, clip):
     assert torch.autograd.gradcheck(lambda z, *_: head(z, y), (z, *head.parameters()))
 
 
-def test_float32_keeps_its_digits_up_to_distance_twelve():
-    """Against mpmath, relative to the largest logit."""
-    head, z, _ = case(dim=8, classes=12, batch=10, curvature=0.3, reach=3.0, dtype=torch.float32)
-    with torch.no_grad():
-        z = F.normalize(z) * torch.linspace(0.1, 12, 10)[:, None]
-    found = head.logits(z)
+def in_mpmath(head, z):
+    """The logits with 50 digits; R stops where the ball is projected."""
+    exact = torch.zeros(len(z), head.num_classes, dtype=torch.float64)
     with mpmath.workdps(50):
-        c = mpmath.mpf(0.3)
-        exact = torch.zeros(10, 12, dtype=torch.float64)
+        c, most = mpmath.mpf(head.curvature.given), 2 * mpmath.atanh(1 - mpmath.mpf(MARGIN))
         for i, row in enumerate(z.tolist()):
             r = mpmath.sqrt(sum(mpmath.mpf(a) ** 2 for a in row))
-            R = mpmath.sqrt(c) * r
+            R = min(mpmath.sqrt(c) * r, most)
             for j, (normal, a) in enumerate(zip(head.normals.tolist(), head.offsets.tolist(), strict=True)):
                 n = mpmath.sqrt(sum(mpmath.mpf(b) ** 2 for b in normal))
                 cos = sum(mpmath.mpf(p) * mpmath.mpf(q) for p, q in zip(row, normal, strict=True)) / (r * n)
                 A = mpmath.sqrt(c) * mpmath.mpf(a)
                 X = mpmath.cosh(A) * mpmath.sinh(R) * cos - mpmath.sinh(A) * mpmath.cosh(R)
                 exact[i, j] = float(n / mpmath.sqrt(c) * mpmath.asinh(X))
-    assert ((found.double() - exact).abs().max() / exact.abs().max()).item() <= 1e-5
+    return exact
+
+
+@pytest.mark.parametrize("dim", [2, 8])
+@pytest.mark.parametrize("c", [1e-4, 0.05, 0.3, 1.0, 4.0])
+def test_float32_keeps_its_digits_up_to_distance_twelve(c, dim):
+    """Against mpmath, relative to the largest logit of the same embedding. Half of them lie on planes."""
+    head, z, y = case(dim=dim, classes=12, batch=24, curvature=c, reach=3.0, dtype=torch.float32)
+    with torch.no_grad():
+        z = F.normalize(z) * torch.linspace(0.1, 12, 24)[:, None]
+        head.offsets.copy_(torch.linspace(-12, 11, 12))
+        z[::2] = F.normalize(head.normals) * head.offsets[:, None]
+    exact = in_mpmath(head, z)
+    found = head.logits(z)
+    assert found.dtype == torch.float32
+    assert ((found.double() - exact).abs().amax(1) / exact.abs().amax(1)).max().item() <= 1e-5
+    for chunk in (None, 5):
+        head.class_chunk = chunk
+        loss = head(z, y)
+        assert loss.dtype == torch.float32
+        expected = F.cross_entropy(exact, y, reduction="none")
+        bound = 2e-5 * exact.abs().amax(1)
+        assert ((loss.double() - expected).abs() <= bound).all()
+
+
+def test_products_are_in_float64_only_where_they_must_be():
+    head, z, _ = case(curvature=1.0, reach=1.0, dtype=torch.float32)
+    far = 6 * F.normalize(z.detach())
+    assert head._points_and_planes(0.3 * F.normalize(z.detach()))[0].dtype == torch.float32
+    assert head._points_and_planes(far)[0].dtype == torch.float64
+    with torch.no_grad():
+        head.offsets.zero_()
+    assert head._points_and_planes(far / 3)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("make", [LorentzHead, HyperbolicHead])
@@ -160,6 +188,8 @@ def test_clipping_shortens_and_nothing_else(make, learned):
     expected = free.geometry.ranking(short)
     torch.testing.assert_close(ranking.scores(ranking), expected.scores(expected))
     assert "clip=1.0" in repr(head)
+    assert head.numbers() == {"curvature": pytest.approx(0.2), "clip": 1.0}
+    assert free.numbers() == {"curvature": pytest.approx(0.2)}
 
 
 @pytest.mark.parametrize("c", [1e-5, 0.1, 3.0])

@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import config
 
 import head_cases
+from head_cases import agree
 from reference.peers import peer
 from spaceform.heads import ArcFaceHead, SubCentreArcFaceHead
+from spaceform.heads._kernels.composed import composed
+from spaceform.heads._kernels.margin import Margin
 
 case = partial(head_cases.margin_case, SubCentreArcFaceHead)
 
@@ -76,6 +79,17 @@ def test_equal_centres_share_the_gradient(chunk):
     torch.testing.assert_close(both.sum(0), one[0])
 
 
+@pytest.mark.parametrize("classes", [20, 6000])
+def test_few_and_many_logits_have_the_gradients_of_ordinary_operations(classes):
+    """Few logits are kept, many are computed twice; of some classes two centres are the nearest."""
+    head, z, y = case(dim=5, classes=classes, batch=12, margin=0.4)
+    with torch.no_grad():
+        head.weight[1, ::3] = head.weight[0, ::3]
+    margin = Margin(angle=head.margin)
+    expected = composed(z, head.weight, y, head.log_beta, margin)
+    agree(head(z, y), expected, [z, *head.parameters()], 1e-10, (1e-8, 1e-10))
+
+
 def noisy(head):
     """Examples at the second centre of their class, a tenth of them labelled as the next class."""
     g = torch.Generator().manual_seed(1)
@@ -106,6 +120,21 @@ def test_suspects_are_those_of_pytorch_metric_learning():
     torch.testing.assert_close(ours.detach(), centres.T)
 
 
+def test_angles_to_the_dominant_centres_of_other_examples():
+    head, *_ = case(dim=16, classes=7)
+    z, y, wrong = noisy(head)
+    centres = head.dominant_centres(z, y)
+    some, own = z[wrong], y[wrong]
+    expected = F.cosine_similarity(some, head.weight[1][own]).detach().arccos()
+    torch.testing.assert_close(head.angles(some, own, centres=centres), expected)
+    torch.testing.assert_close(head.angles(z, y)[wrong], expected)
+    found = head.suspects(some, own, angle=1.2, centres=centres)
+    assert found.tolist() == [i for i in expected.argsort(descending=True).tolist() if expected[i] > 1.2]
+    zeroth = torch.zeros_like(centres)
+    expected = F.cosine_similarity(some, head.weight[0][own]).detach().arccos()
+    torch.testing.assert_close(head.angles(some, own, centres=zeroth), expected)
+
+
 def test_a_class_without_examples_and_no_example():
     head, z, y = case()
     assert head.dominant_centres(z[:0], y[:0]).tolist() == [0] * 23
@@ -118,6 +147,7 @@ def test_prediction_leaves_the_margin_out():
     torch.testing.assert_close(head.predict_proba(z), bare.predict_proba(z))
     assert (head(z, y) > bare(z, y)).all()
     assert "centres=3" in repr(head)
+    assert head.numbers() == {"beta": pytest.approx(8.0), "margin": 0.5, "centres": 3}
 
 
 @pytest.mark.parametrize(

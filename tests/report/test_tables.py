@@ -200,7 +200,10 @@ def test_rows_stand_in_the_papers_order_whatever_the_order_of_the_studies(tmp_pa
 
 def test_the_numbers_that_heads_ended_with_have_a_table(tmp_path, make_study) -> None:
     study = make_study(tmp_path / "s", heads=("standard", "hyperbolic", "cosine"), seeds=2)
-    ended = {"hyperbolic": [{"curvature": 2e-4}] * 2, "cosine": [{"beta": 10.0}, {"beta": 12.0}]}
+    ended = {
+        "hyperbolic": [{"curvature": 2e-4, "clip": 30.0}] * 2,
+        "cosine": [{"beta": 10.5, "centres": 3}, {"beta": 12.5, "centres": 3}],
+    }
     for job in study.jobs:
         path = study.path(job) / "metrics.json"
         found = json.loads(path.read_text())
@@ -210,10 +213,11 @@ def test_the_numbers_that_heads_ended_with_have_a_table(tmp_path, make_study) ->
     (part,) = compute(collect([tmp_path / "s"])).parts
     assert part.found is not None
     assert part.found in part.tables
-    assert [column.title for column in part.found.columns] == ["curvature c", "inverse temperature β"]
+    titles = ["curvature c", "longest norm", "inverse temperature β", "centres of a class"]
+    assert [column.title for column in part.found.columns] == titles
     assert [(line.label, [cell.text for cell in line.cells]) for line in part.found.lines] == [
-        ("Hyperbolic", ["0.0002", "—"]),
-        ("Cosine", ["—", "11.0 ± 1.00"]),
+        ("Hyperbolic", ["0.0002", "30", "—", "—"]),
+        ("Cosine", ["—", "—", "11.5 ± 1", "3"]),
     ]
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(study.compare, study.reproduce, study.search, study.status, study.report),
-    *(run.train, run.evaluate, run.predict, run.embed, run.match, run.export),
+    *(run.train, run.evaluate, run.predict, run.embed, run.match, run.suspects, run.export),
     features.features,
 )
 for command in COMMANDS:

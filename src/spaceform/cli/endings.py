@@ -33,6 +33,12 @@ def predicted(out: Path, found: "Prediction", table: "pd.DataFrame") -> str:
     return f"{out}: {counted(len(table), 'item')}{kept}{foreign}{sizes}"
 
 
+def suspected(out: Path, table: "pd.DataFrame") -> str:
+    """How many labels are suspect, and for how many the run names another class."""
+    other = int((table["class"] != table["label"]).sum())
+    return f"{out}: {counted(len(table), 'suspect label')}; the run names another class for {other:,} of them"
+
+
 def extracted(found: "Extracted") -> str:
     """How many rows were extracted, by which net, and how many items were left out."""
     from spaceform.run.progress import duration

@@ -1,4 +1,4 @@
-"""The commands of one run: train, evaluate, predict, embed, match, export. Arguments in, calls out."""
+"""The commands of one run, from train to export. Arguments in, calls out."""
 
 import sys
 from collections.abc import Iterator
@@ -220,6 +220,31 @@ def match(
     )
     kept = "" if found.accepted is None else f"; {found.accepted:,} of them to accept"
     typer.echo(f"{out}: {counted(found.written, 'pair')} of {found.compared:,}{kept}")
+
+
+def suspects(
+    run: Finished,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .csv or .parquet file.")],
+    angle: Annotated[
+        float,
+        typer.Option(help="List items farther than this from the centre of their label, in degrees."),
+    ] = 75.0,
+    workers: DecodeWorkers = 0,
+) -> None:
+    """List the labels of a run's own data to look at again, the most suspect first.
+
+    The run needs the head subcentre_arcface.
+
+    Example: spaceform suspects runs/subcentre -o suspects.csv
+    """
+    from spaceform.cli.endings import suspected
+    from spaceform.run.predict import write_table
+    from spaceform.run.suspects import suspects as find
+
+    _ends_in(out, ".csv", ".parquet")
+    table = find(run, angle=angle, workers=workers)
+    write_table(table, out)
+    typer.echo(suspected(out, table))
 
 
 def export(

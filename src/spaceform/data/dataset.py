@@ -95,6 +95,8 @@ class Dataset:
     """
     made_by: str = ""
     """A digest of the weights of the net that made the features of photos or texts; or empty."""
+    files: tuple[Path | str, ...] = ()
+    """The files of images or features that are held in memory; empty where nothing says what they are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _written([self.name])[0])
@@ -129,6 +131,13 @@ class Dataset:
         if isinstance(self.inputs, tuple):
             return "photos"
         return "features" if self.inputs.ndim == 2 else "pixels"
+
+    def item(self, row: int) -> str:
+        """The name of an item, as `predict` writes it: its file, or its row from 0."""
+        if isinstance(self.inputs, Texts):
+            return self.inputs.items[row]
+        files = self.inputs if isinstance(self.inputs, tuple) else self.files
+        return spelled(str(files[row])) if files else str(row)
 
     @cached_property
     def content(self) -> str:

@@ -101,40 +101,49 @@ class AdaFaceHead(MarginHead):
         """Start the running mean and deviation from the norms of these embeddings."""
         self.batches.zero_()
         z = self._of_all_ranks(embeddings).detach()
-        self._follow(self._norms(z, plain_norms(z)))
+        self._follow(self._norms(z, plain_norms(z)), self.norm_mean, self.norm_std)
 
     def _target_margin(
         self, z: Float[Tensor, "batch dim"], norms: Float[Tensor, " batch"] | None = None
     ) -> Margin:
+        mean, std, m = self.norm_mean, self.norm_std, self.margin
         norms = self._norms(z, norms)
         if self.training:
-            self._follow(norms)
-        state: list[Any] = [self.margin, self.norm_std]
-        m, std = [x.item() for x in state] if values_readable(norms) else state
-        angle = (norms - self.norm_mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
-        return Margin(angle, shift=self.margin - angle)
+            self._follow(norms, mean, std)
+        if values_readable(norms):
+            most = m.item()
+            angle = torch.sub(norms, mean).mul_(self.concentration * -most / (std.item() + _NARROWEST))
+            angle.clamp_(-most, most)
+        else:
+            angle = (norms - mean).mul_(self.concentration * -m / (std + _NARROWEST)).clamp_(-m, m)
+        return Margin(angle, shift=m - angle)
 
     def _norms(
         self, z: Float[Tensor, "batch dim"], plain: Float[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch 1"]:
+    ) -> Float[Tensor, " batch"]:
         """‖z‖, at most as large as the running mean can be."""
         if plain is not None and self.norm_mean.dtype in _WIDE_TYPES:
-            return plain.unsqueeze(1)
+            return plain
         longest = min(LONGEST, torch.finfo(self.norm_mean.dtype).max / 2)
         # In float64 no square of a float32 overflows; Apple's GPUs have no float64.
         wide, z = (None, z.clamp(-longest, longest)) if z.device.type == "mps" else (torch.float64, z)
-        norms = torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True, dtype=wide)
+        norms = torch.linalg.vector_norm(z.detach(), dim=1, dtype=wide)
         return norms.clamp_max_(longest).to(z.dtype)
 
-    def _follow(self, norms: Float[Tensor, "batch 1"]) -> None:
+    def _follow(
+        self, norms: Float[Tensor, " batch"], mean: Float[Tensor, ""], std: Float[Tensor, ""]
+    ) -> None:
         """Move the running mean and deviation towards those of a batch; one example has no deviation."""
         if norms.shape[0] < 2:
             return
-        std, mean = torch.std_mean(norms)
-        count = self.batches.add_(1)
-        if values_readable(norms):
-            rate: Tensor | float = max(1 / count.item(), self.momentum)
-        else:
-            rate = count.to(self.norm_mean.dtype).reciprocal().clamp_min_(self.momentum)
-        for running, of_batch in ((self.norm_mean, mean), (self.norm_std, std)):
-            running.lerp_(of_batch if of_batch.dtype == running.dtype else of_batch.to(running.dtype), rate)
+        own_std, own_mean = torch.std_mean(norms)
+        if own_mean.dtype != mean.dtype:
+            own_std, own_mean = own_std.to(mean.dtype), own_mean.to(mean.dtype)
+        rate: Any = self.momentum
+        if not values_readable(norms):
+            rate = self.batches.add_(1).to(mean.dtype).reciprocal().clamp_min_(rate)
+        elif (seen := self.batches.item()) * rate < 1:
+            self.batches.fill_(seen + 1)
+            rate = max(1 / (seen + 1), rate)
+        mean.lerp_(own_mean, rate)
+        std.lerp_(own_std, rate)

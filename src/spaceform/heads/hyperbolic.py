@@ -27,6 +27,7 @@ from spaceform.heads._kernels.hyperboloid import (
     distance_cross_entropy,
     length,
     signed_distances,
+    working_type,
 )
 from spaceform.heads._kernels.hyperboloid import points as points_of
 from spaceform.heads._kernels.softmax import chunk_size
@@ -289,7 +290,8 @@ class HyperbolicHead(DeterministicHead):
     used, and the Riemannian gradient goes to the plain gradient as c → 0.
 
     `clip` shortens longer embeddings to this norm (Guo et al., 2022). With `learn_curvature` the curvature
-    starts at `curvature` and is learned as exp of a parameter, by the functions of `LorentzHead`.
+    starts at `curvature` and is learned as exp of a parameter, by the functions of `LorentzHead`. Logits are
+    as exact as those of `LorentzHead`.
     """
 
     name, title = "hyperbolic", "Hyperbolic"
@@ -339,14 +341,14 @@ class HyperbolicHead(DeterministicHead):
     def _signed_distances(
         self, z: Float[Tensor, "batch dim"], *, riemannian: bool
     ) -> Callable[[slice], Float[Tensor, "batch block"]]:
-        z, points, normals = self._inputs(z, riemannian)
+        x, points, normals = self._inputs(z, riemannian)
         c = self.curvature.given
         if self.curvature.learned:
-            u, w, s = _with_curvature(z, points, normals, self.curvature(z.dtype), riemannian)
-            return lambda block: signed_distances(u, w[block], s[block])
+            u, w, s = _with_curvature(x, points, normals, self.curvature(x.dtype), riemannian)
+            return lambda block: signed_distances(u, w[block], s[block]).to(z.dtype)
         return lambda block: hyperbolic_logits(
-            z, points[block], normals[block], c, riemannian_gradient=riemannian
-        )
+            x, points[block], normals[block], c, riemannian_gradient=riemannian
+        ).to(z.dtype)
 
     def _inputs(
         self, z: Float[Tensor, "batch dim"], riemannian: bool
@@ -355,27 +357,36 @@ class HyperbolicHead(DeterministicHead):
         Float[Tensor, "{self.num_classes} dim"],
         Float[Tensor, "{self.num_classes} dim"],
     ]:
-        """The arguments of eq. 2: embeddings, points, and normals times scale/4 (eq. 2 has the factor 4)."""
-        points, normals, factor = self.points.to(z.dtype), self.normals.to(z.dtype), self.scale / _EQ_2
-        if factor != 1:
-            normals = normals * factor
-            if riemannian:
-                z = z.detach() + (z - z.detach()) / factor
-        return clipped(z, self.clip), points, normals
+        """The arguments of eq. 2: embeddings, points, and normals times scale/4 (eq. 2 has the factor 4).
+
+        They are in float64 where float32 would lose digits of the logits.
+        """
+        factor = self.scale / _EQ_2
+        if factor != 1 and riemannian:
+            z = z.detach() + (z - z.detach()) / factor
+        z = clipped(z, self.clip)
+        dtype = working_type(
+            z,
+            lambda: 2 * math.sqrt(self.curvature.value),
+            lambda: torch.linalg.vector_norm(self.points, dim=1),
+        )
+        z, points, normals = z.to(dtype), self.points.to(dtype), self.normals.to(dtype)
+        return z, points, normals if factor == 1 else normals * factor
 
     def _loss(self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         riemannian, chunk = self.riemannian_gradient, self.class_chunk
-        z, points, normals = self._inputs(z, riemannian)
+        x, points, normals = self._inputs(z, riemannian)
         if self.curvature.learned:
-            found = _with_curvature(z, points, normals, self.curvature(z.dtype), riemannian)
-            return distance_cross_entropy(*found, y, chunk)
+            found = _with_curvature(x, points, normals, self.curvature(x.dtype), riemannian)
+            return distance_cross_entropy(*found, y, chunk).to(z.dtype)
+        c = self.curvature.given
         return hyperbolic_cross_entropy(
-            z, y, points, normals, self.curvature.given, riemannian_gradient=riemannian, class_chunk=chunk
-        )
+            x, y, points, normals, c, riemannian_gradient=riemannian, class_chunk=chunk
+        ).to(z.dtype)
 
     def numbers(self) -> dict[str, float]:
-        """The curvature c."""
-        return {"curvature": self.curvature.value}
+        """The curvature c, and the norm to which embeddings are clipped."""
+        return {"curvature": self.curvature.value} | ({} if self.clip is None else {"clip": self.clip})
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """`hyperplanes`, for which weight decay has no meaning, and the curvature if it is learned."""

@@ -16,6 +16,9 @@ from spaceform.heads.declaration import Choice, LogUniform, Start
 from spaceform.heads.margins import MarginHead, check_angle
 from spaceform.special._precision import no_autocast
 
+SUSPECT = math.radians(75)
+"""Examples farther than this from the dominant centre of their label are suspect (Deng et al., 2020)."""
+
 
 @final
 class SubCentreArcFaceHead(MarginHead):
@@ -24,8 +27,8 @@ class SubCentreArcFaceHead(MarginHead):
     `weight` has the shape (centres, classes, dim). Most examples of a class gather at one centre, the
     dominant centre; examples with a wrong label tend to go to another centre. After training,
     `dominant_centres` gives the dominant centre of each class, and `suspects` lists examples that lie far
-    from it: their labels should be checked. Margin, warm-up and prediction are those of `ArcFaceHead`; with
-    one centre the whole head is.
+    from it: their labels should be checked. `spaceform suspects RUN` does this for a run. Margin, warm-up and
+    prediction are those of `ArcFaceHead`; with one centre the whole head is.
     """
 
     name, title = "subcentre_arcface", "Sub-centre ArcFace"
@@ -75,6 +78,10 @@ class SubCentreArcFaceHead(MarginHead):
             others = [class_weights(num_classes, dim, init) for _ in range(centres - 1)]
             self.weight = nn.Parameter(torch.stack([self.weight, *others]))
 
+    def numbers(self) -> dict[str, float]:
+        """The base's numbers, and how many centres a class has."""
+        return {**super().numbers(), "centres": self.centres}
+
     def extra_repr(self) -> str:
         """The base's text, and the number of centres."""
         literal = ", literal=True" if self.literal else ""
@@ -95,16 +102,48 @@ class SubCentreArcFaceHead(MarginHead):
         return self._dominant(self._own_cosines(z, y), y)
 
     @torch.no_grad()
+    def angles(
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"],
+        *,
+        centres: Integer[Tensor, " classes"] | None = None,
+    ) -> Float[Tensor, " batch"]:
+        """The angle, in radians, between each embedding and a centre of its label.
+
+        `centres` names one centre of each class; None takes the dominant centres of these examples.
+        """
+        return self._cosines(z, y, centres).clamp(-1, 1).arccos()
+
+    @torch.no_grad()
     def suspects(
-        self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"], *, angle: float = math.radians(75)
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"],
+        *,
+        angle: float = SUSPECT,
+        centres: Integer[Tensor, " classes"] | None = None,
     ) -> Integer[Tensor, " suspects"]:
-        """Rows farther than `angle`, in radians, from the dominant centre of their label, farthest first."""
+        """Rows farther than `angle`, in radians, from the dominant centre of their label, farthest first.
+
+        `centres` as in `angles`: give those of the training examples to judge others.
+        """
         if not 0 <= angle <= math.pi:
             raise ValueError(f"angle must lie in [0, π], in radians, got {angle!r}")
-        cos = self._own_cosines(z, y)
-        cos = cos.gather(1, self._dominant(cos, y)[y.long()][:, None])[:, 0]
+        cos = self._cosines(z, y, centres)
         order = cos.argsort()
         return order[cos[order] < math.cos(angle)]
+
+    def _cosines(
+        self,
+        z: Float[Tensor, "batch dim"],
+        y: Integer[Tensor, " batch"],
+        centres: Integer[Tensor, " classes"] | None,
+    ) -> Float[Tensor, " batch"]:
+        """The cosine of each embedding with the centre of its own label."""
+        cos = self._own_cosines(z, y)
+        centres = self._dominant(cos, y) if centres is None else centres
+        return cos.gather(1, centres[y.long()][:, None])[:, 0]
 
     def _own_cosines(
         self, z: Float[Tensor, "batch dim"], y: Integer[Tensor, " batch"]

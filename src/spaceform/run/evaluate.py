@@ -28,12 +28,11 @@ from spaceform.run.calibrating import Calibration
 from spaceform.run.feature_run import WATCHED, held_out, is_for_features, judge_of
 from spaceform.run.finished import Run
 from spaceform.run.held_out import HeldOut
-from spaceform.run.material import Material, material
+from spaceform.run.material import Material
 from spaceform.run.model import Model
 from spaceform.run.pairs import fit_pairs, verification, write_pairs
 from spaceform.run.predictor import Predictor, blocks_of_embeddings
 from spaceform.run.quality import Tally, some_classes, some_items, value_or_none
-from spaceform.run.recipe import RecipeError
 
 Compared = Literal["sampled", "direction"]
 """How items of a stochastic head are compared: by sampled embeddings, as in the paper, or by the output of
@@ -113,12 +112,7 @@ def evaluate(
     run = run if isinstance(run, Run) else Run.load(run)
     if device is not None:
         run.model.to(device)
-    parts = material(run.recipe, dataset)
-    if run.result["data"] != parts.fingerprint:
-        raise RecipeError(
-            f"the data {run.recipe.data.name!r} is not what the run in {run.path} was trained on: "
-            "bring it back, or train again in another folder"
-        )
+    parts = run.material(dataset)
     with torch.inference_mode():
         if parts.dataset.task == "retrieval":
             found, outputs = _retrieval(run, parts, workers, seed, retrieval or run.recipe.retrieval)

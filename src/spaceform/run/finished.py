@@ -28,7 +28,7 @@ from spaceform.run import stored
 from spaceform.run.calibrating import CALIBRATORS_FILE, Calibration, read_calibration
 from spaceform.run.frozen import features_of, read_by
 from spaceform.run.held_out import HeldOut
-from spaceform.run.material import read_preprocessing
+from spaceform.run.material import Material, material, read_preprocessing
 from spaceform.run.model import Model
 from spaceform.run.pairs import read_pairs
 from spaceform.run.predictor import Predictor
@@ -143,6 +143,16 @@ class Run:
     def best_calibrator(self) -> str | None:
         """The name of the calibrator that predictions use; None if there is no calibrator."""
         return None if self._calibration is None else self._calibration.chosen
+
+    def material(self, dataset: data.Dataset | None = None) -> Material:
+        """The data of the run, or `dataset` for them; what has changed since training is refused."""
+        parts = material(self.recipe, dataset)
+        if self.result["data"] != parts.fingerprint:
+            raise RecipeError(
+                f"the data {self.recipe.data.name!r} is not what the run in {self.path} was trained on: "
+                "bring it back, or train again in another folder"
+            )
+        return parts
 
     def refresh(self) -> None:
         """Forget what was read of the files of `evaluate`, so that they are read again."""

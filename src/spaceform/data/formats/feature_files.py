@@ -95,6 +95,9 @@ def load_features(path: Path, asked: str | None = None) -> Dataset:
         label=asked,
         source=(path,),
         note="; ".join(said),
+        files=tuple(files.tolist())
+        if (files := columns.get("files")) is not None and len(files) == len(x)
+        else (),
     )
 
 
@@ -143,7 +146,8 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
                 raise DataError(
                     f"{path} is a single array, not an .npz archive; save it by np.savez(file, X=X, y=y)."
                 )
-            return {name: _member(archive, name, path) for name in archive.files if name in _ARRAYS}
+            found = {name: _member(archive, name, path) for name in archive.files if name in _ARRAYS}
+            return found | _file_names(archive)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, MemoryError) as error:
         raise DataError(f"{path} is cut short or damaged ({error}); write it again by np.savez.") from error
     except DataError:
@@ -152,6 +156,15 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(
             f"{path} is no archive of arrays; save X and y by np.savez(file, X=X, y=y)."
         ) from error
+
+
+def _file_names(archive: Any) -> dict[str, NDArray[Any]]:
+    """`files`, which `spaceform features` writes; anything else of that name is ignored."""
+    try:
+        names = np.asarray(archive["files"] if "files" in archive.files else None)
+    except ValueError:  # Python objects
+        return {}
+    return {"files": names} if names.ndim == 1 and names.dtype.kind == "U" else {}
 
 
 def _member(archive: Any, name: str, path: Path) -> NDArray[Any]:

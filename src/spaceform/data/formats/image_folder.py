@@ -60,6 +60,7 @@ def load_folder(folder: Path) -> Dataset:
         inputs=paths if pixels is None else pixels,
         official=Split(train, val, test) if divided else None,
         source=(folder,),
+        files=() if pixels is None else paths,
     )
 
 

@@ -48,7 +48,7 @@ def composed(
     logits = cosine_logits(z, weight, log_beta)
     if margin:
         beta, target = log_beta.exp().to(z.dtype), y[:, None]
-        moved = beta * with_margin(logits.gather(1, target) / beta, margin)[0]
+        moved = beta * with_margin(logits.gather(1, target) / beta, margin.along(1))[0]
         logits = logits.scatter(1, target, moved)
     return F.cross_entropy(logits, y, reduction="none")
 

@@ -15,11 +15,11 @@ and its gradient goes to the centre with this logit, in equal shares if there ar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor
 
 from spaceform.heads._checks import check_finite, ends, values_readable
@@ -47,8 +47,8 @@ class _State(NamedTuple):
     s: Float[Tensor, "rows 1"]
     scale: Float[Tensor, "rows _"]
     """σ/‖z‖ if `rows` is z, else σ."""
-    logits: Float[Tensor, "*centres classes batch"] | None
-    """L without the margin; computed again if it is None."""
+    logits: Float[Tensor, "rows batch"] | None
+    """L of all centres without the margin; computed again if it is None."""
     log_p: Float[Tensor, "classes batch"]
     own: Float[Tensor, "1 batch"]
     """The target's log-probability, less than 0 by the loss."""
@@ -58,7 +58,10 @@ class _State(NamedTuple):
     """The target's L with the margin."""
     slope: Float[Tensor, "1 batch"] | None
     offset: Float[Tensor, "1 batch"] | None
-    nearest: Bool[Tensor, "centres classes batch"] | None
+    nearest: Shaped[Tensor, "centres classes batch"] | None
+    """1 where the centre has the logit of its class, else 0. Numbers are multiplied faster than truth values,
+    and take more memory: they are numbers if there are few logits.
+    """
     harsh: bool
     """Whether probabilities may be subnormal numbers."""
 
@@ -115,11 +118,11 @@ def _state(
         inverse = inverse_norm(z)[:, 0] if norms is None else norms.reciprocal()
         rows, scale = z * inverse[:, None], s * beta
     logits = (torch.mm(w, rows.T) if few else torch.mm(rows, w.T).T).mul_(scale)
-    each, nearest, index = logits, None, y.unsqueeze(0)
+    every, nearest, index = logits, None, y.unsqueeze(0)
     if weight.ndim == 3:
-        each = logits.unflatten(0, weight.shape[:2])
+        each = every.unflatten(0, weight.shape[:2])
         logits = each.amax(0)
-        nearest = each == logits
+        nearest = torch.eq(each, logits, out=torch.empty_like(each) if few else None)
     target = moved = logits.gather(0, index)
     slope = offset = None
     if margin:
@@ -127,7 +130,7 @@ def _state(
         logits = (logits.scatter if few else logits.scatter_)(0, index, moved)
     log_p = logits.log_softmax(0) if few else logits.T.log_softmax(1).T
     own, harsh = log_p.gather(0, index), not (isinstance(beta, float) and beta <= _MILD)
-    kept = each if few else None
+    kept = every if few else None
     return _State(rows, inverse, s, scale, kept, log_p, own, target, moved, slope, offset, nearest, harsh)
 
 
@@ -170,8 +173,7 @@ def _at_once(
     """The products Aᵀ W, the gradient to the weights, and Σ_j G L."""
     w, G = weight, _exp_(state.log_p, state.harsh).scatter_(0, index, at_target).mul_(g)
     if state.nearest is not None:
-        G = torch.cat(list(_of_centres(G, state.nearest)))
-        L, w = L.flatten(0, 1), weight.flatten(0, 1)
+        G, w = (_shared(G, state.nearest) * state.nearest).flatten(0, 1), weight.flatten(0, 1)
     GL = L.mul_(G)
     along, along_w = GL.sum(0), GL.sum(1, keepdim=True).mul_(state.s).mul_(state.s)
     G.mul_(state.scale)
@@ -198,8 +200,7 @@ def _in_parts(
         _put(G, column, inside, at_target)
         if state.slope is not None:
             _put(L, column, inside, state.target)
-        each = [G] if state.nearest is None else _of_centres(G, state.nearest[:, part])
-        for i, G_i in enumerate(each):
+        for i, G_i in enumerate(_of_centres(G, state.nearest, part)):
             GL = L.mul_(G_i) if state.nearest is None else L * G_i
             along += GL.sum(0)
             along_w = GL.sum(1, keepdim=True).mul_(ss[i, part]).mul_(ss[i, part])
@@ -209,11 +210,22 @@ def _in_parts(
     return dz, dw, along
 
 
-def _of_centres(G: Tensor, nearest: Tensor) -> Iterator[Tensor]:
-    """The gradient of each centre's logits from that of the classes'. Overwrites G."""
-    # To look how many there are is cheaper than the sum, if no wait is needed.
-    if not values_readable(nearest) or nearest.count_nonzero().item() > G.numel():
+def _shared(G: Tensor, nearest: Tensor) -> Tensor:
+    """The gradient of the classes' logits, for each of the centres that have it. Overwrites G."""
+    # To look how many there are is cheaper than the sum, if no wait is needed. There is at least one for each
+    # number in G; a sum so large that it is rounded is larger all the same.
+    count = nearest.sum if nearest.is_floating_point() else nearest.count_nonzero
+    if not values_readable(nearest) or count().item() > G.numel():
         G.div_(nearest.sum(0, dtype=G.dtype))
+    return G
+
+
+def _of_centres(G: Tensor, nearest: Tensor | None, part: slice) -> Iterable[Tensor]:
+    """The gradient of each centre's logits of some classes from that of the classes'. Overwrites G."""
+    if nearest is None:
+        return (G,)
+    nearest = nearest[:, part]
+    G = _shared(G, nearest)
     return (G * one for one in nearest)
 
 

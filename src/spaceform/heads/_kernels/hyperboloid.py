@@ -7,6 +7,7 @@ the size (batch, classes) is one autograd function, the class axis kept or strea
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from spaceform.geometry.hyperbolic import MARGIN
+from spaceform.heads._checks import values_readable
 from spaceform.heads._kernels.softmax import chunk_size
 from spaceform.special._autograd import first_order
 from spaceform.special._precision import no_autocast
@@ -27,6 +29,27 @@ _LARGEST = 1e17
 """The largest coordinate that is used, so that ‖z‖² does not overflow."""
 _SHORTEST = 1e-12
 """The shortest length that is used."""
+_PLAIN = 16.0
+"""Up to this cosh R cosh A float32 keeps logits within 1e-5 of the largest logit of the same point."""
+
+
+def working_type(
+    z: Float[Tensor, "batch dim"], unit: Callable[[], float], planes: Callable[[], Tensor]
+) -> torch.dtype:
+    """float64 where a product in float32 would lose digits of logits, if the values can be looked at.
+
+    `unit` times ‖z‖ is the distance R of a point, `unit` times what `planes` gives is at least the distance A
+    of a plane, at curvature 1. The product of a point and a plane is a difference of two numbers as large as
+    cosh R cosh A, and may itself be near 0, but not if A is far above R.
+    """
+    if z.dtype != torch.float32 or not values_readable(z):
+        return z.dtype
+    size = unit()
+    R = min(size * torch.linalg.vector_norm(z.detach(), dim=1).amax().item(), RADIUS)
+    if math.cosh(R) ** 2 <= _PLAIN:
+        return z.dtype
+    A = min(size * planes().detach().abs().amax().item(), R)
+    return z.dtype if math.cosh(R) * math.cosh(A) <= _PLAIN else torch.float64
 
 
 def length(v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:

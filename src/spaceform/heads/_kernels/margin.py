@@ -14,11 +14,11 @@ from spaceform.special.polynomial import numbers
 class Margin(NamedTuple):
     """ψ(cos θ) = cos(θ + angle) − shift in place of the target's cos θ.
 
-    `angle` and `shift` are one number, or a column with one number for each example; None is 0. An angle lies
-    in (−π, π). Neither has a gradient. Outside [0, π] the cosine of θ + angle would rise again and reward the
-    wrong direction. There it is continued by its reflection: −2 − cos(θ + angle) above π and 2 − cos(θ +
-    angle) below 0. So ψ falls monotonically in θ, with a continuous derivative. `literal` leaves the cosine
-    as it is.
+    `angle` and `shift` are one number, or one number for each example; None is 0. An angle lies in (−π, π).
+    Neither has a gradient. Outside [0, π] the cosine of θ + angle would rise again and reward the wrong
+    direction. There it is continued by its reflection: −2 − cos(θ + angle) above π and 2 − cos(θ + angle)
+    below 0. So ψ falls monotonically in θ, with a continuous derivative. `literal` leaves the cosine as it
+    is.
     """
 
     angle: Tensor | None = None
@@ -27,12 +27,14 @@ class Margin(NamedTuple):
 
     def shared(self, share: Float[Tensor, "batch classes"]) -> "Margin":
         """The part of the margin for a class that has this share of the label."""
-        angle, shift = (None if size is None else size.to(share.dtype) * share for size in self[:2])
+        angle, shift = (None if size is None else size.to(share.dtype) * share for size in self.along(1)[:2])
         return Margin(angle, shift, self.literal)
 
     def along(self, axis: int) -> "Margin":
-        """The margin as a column, or as a row if `axis`, which has the classes, is the first axis."""
-        angle, shift = (size if axis or size is None else size.mT if size.ndim else size for size in self[:2])
+        """The margin of logits whose axis 0 or 1 has the classes; the other one has the examples."""
+        if axis == 0:
+            return self
+        angle, shift = (size[:, None] if size is not None and size.ndim else size for size in self[:2])
         return Margin(angle, shift, self.literal)
 
     def __bool__(self) -> bool:

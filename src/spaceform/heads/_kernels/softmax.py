@@ -117,7 +117,7 @@ def log_sums(
     z: Tensor, weight: Tensor, y: Tensor, log_beta: Tensor | None, margin: Margin, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The log Σ exp L, and the target's logit, slope and offset; 0, 1, 0 if the target is elsewhere."""
-    u, beta = z, None
+    u, beta, margin = z, None, margin.along(1)
     if log_beta is not None:
         u, beta = z * inverse_norm(z), log_beta.exp().to(z.dtype)
     target, slope, offset = z.new_zeros(len(z), 1), z.new_ones(len(z), 1), z.new_zeros(len(z), 1)

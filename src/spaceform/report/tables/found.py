@@ -1,4 +1,4 @@
-"""Numbers of each head after training: the temperature and curvature that it learned, its margin."""
+"""Numbers of each head after training: what it learned, and the options that the search found for it."""
 
 from statistics import mean, stdev
 
@@ -7,7 +7,12 @@ from spaceform.report.readable import number
 from spaceform.report.records import Group
 from spaceform.report.tables.results import MISSING, Cell, Column, Line, Table
 
-_TITLES = {"beta": "inverse temperature β", "margin": "margin", "curvature": "curvature c"}
+_TITLES = {
+    "beta": "inverse temperature β",
+    "centres": "centres of a class",
+    "curvature": "curvature c",
+    "clip": "longest norm",
+}
 
 
 def numbers_table(group: Group) -> Table | None:
@@ -19,7 +24,11 @@ def numbers_table(group: Group) -> Table | None:
     names = list(dict.fromkeys(name for runs in values.values() for run in runs for name in run))
     heads = {record.label: record.head for record in group.records}
     lines = [
-        Line(display(label), heads[label], tuple(_cell([run[n] for run in runs if n in run]) for n in names))
+        Line(
+            display(label),
+            heads[label],
+            tuple(_cell([float(run[n]) for run in runs if n in run]) for n in names),
+        )
         for label, runs in values.items()
         if runs
     ]
@@ -29,7 +38,8 @@ def numbers_table(group: Group) -> Table | None:
         f"{group.key}-found",
         f"Numbers of the heads after training on {group.title}",
         "Means over the runs of each head. β is learned. A curvature is learned if the recipe says so. A "
-        "margin stays as the search or the recipe set it.",
+        "margin, the number of centres and the norm that embeddings are clipped to stay as the search or the "
+        "recipe set them.",
         tuple(Column(_TITLES.get(name, name)) for name in names),
         tuple(lines),
     )
@@ -47,4 +57,6 @@ def _cell(found: list[float]) -> Cell:
 
 def _text(value: float) -> str:
     """A number as text. Curvatures may be very small; then an exponent is easier to read than many zeros."""
+    if value == round(value) < 1000:
+        return str(round(value))
     return f"{value:.2g}" if 0 < abs(value) < 1e-3 else number(value)
