@@ -21,7 +21,6 @@ from sklearn.base import (
 from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -40,7 +39,7 @@ from spaceform.engine import (
     search,
 )
 from spaceform.engine.judges import judged
-from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart
+from spaceform.engine.matrices import dense_rows, merged, row_blocks, told_apart, weighed
 from spaceform.engine.rows import SMALLEST_HELD_OUT, inputs_of
 from spaceform.engine.space import Columns, space
 from spaceform.heads import HEADS, Head, SubCentreArcFaceHead
@@ -162,7 +161,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
                 "check y and sample_weight"
             )
         self._forget()
-        rows = self._rows(X, labels, weight * self._class_weights(labels, weight)[labels])
+        rows = self._rows(X, labels, weighed(weight, labels, self.classes_, self.class_weight))
         parts = self._parts(rows)
         fixed: dict[str, Any] = {"seed": self._seed, "classes": len(self.classes_)}
         candidates = self._candidates(rows, len(parts[0].train) if parts else len(rows))
@@ -210,7 +209,7 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         if self.class_weight == "balanced":
             raise ValueError('class_weight="balanced" needs all rows at once; give partial_fit a dict')
         labels = self._known_labels(y, "the first call did not name")
-        self._learn(self._rows(X, labels, weight * self._class_weights(labels, weight)[labels]))
+        self._learn(self._rows(X, labels, weighed(weight, labels, self.classes_, self.class_weight)))
         return self
 
     def _learn(self, rows: Rows) -> None:
@@ -361,18 +360,6 @@ class SpaceformClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def _rows(self, X: _Array, labels: _Array, weight: _Array) -> Rows:
         return Rows.of(*(_tensor(array).to(self.device) for array in (X, labels, weight)))
-
-    def _class_weights(self, labels: _Array, weight: _Array) -> _Array:
-        """A weight for each class; "balanced" gives every class the same sum of weights."""
-        if self.class_weight is None:
-            return np.ones(len(self.classes_))
-        if self.class_weight == "balanced":
-            sums = np.bincount(labels, weight, minlength=len(self.classes_))
-            return np.divide(weight.sum(), len(sums) * sums, out=np.zeros_like(sums), where=sums > 0)
-        found: _Array = compute_class_weight(
-            dict(self.class_weight), classes=self.classes_, y=self.classes_[labels]
-        )
-        return found
 
     def _candidates(self, rows: Rows, trained: int) -> list[Candidate]:
         """The engine's candidates, with the arguments of the constructor in place of their own values."""

@@ -1,13 +1,14 @@
 """From matrices as people have them (sparse or dense, with repeated rows) to those of the engine."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn.utils.class_weight import compute_class_weight
 
 _Array = NDArray[Any]
 
@@ -76,3 +77,18 @@ def told_apart(X: _Array, labels: _Array, weight: _Array) -> tuple[_Array, _Arra
     copies = np.maximum(1, copies).astype(np.int64)
     index = np.repeat(np.arange(len(copies)), copies)
     return X[index], labels[index], (weight / copies)[index].astype(weight.dtype)
+
+
+def weighed(
+    weight: _Array, labels: _Array, classes: _Array, asked: Mapping[Any, float] | Literal["balanced"] | None
+) -> _Array:
+    """The weights of rows times those of their classes; "balanced" gives every class the same sum."""
+    if asked is None:
+        return weight
+    if asked == "balanced":
+        sums = np.bincount(labels, weight, minlength=len(classes))
+        each = np.divide(weight.sum(), len(sums) * sums, out=np.zeros_like(sums), where=sums > 0)
+    else:
+        each = compute_class_weight(dict(asked), classes=classes, y=classes[labels])
+    found: _Array = weight * each[labels]
+    return found

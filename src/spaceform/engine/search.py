@@ -120,6 +120,7 @@ def search(
     is the same. `on_trial` is called after every new trial. `seconds` bounds the time of all trials; the
     first candidate is always tried. `make` is the head's class where its name is not in `HEADS`.
     """
+    hold = {*hold, "members"} if len(candidates) == 1 else hold  # it is trained once
     known = {(t.candidate, t.rung): t for t in finished}
     trials: list[Trial] = []
     one_member = "members" not in hold
