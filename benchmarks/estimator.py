@@ -32,7 +32,7 @@ from sklearn.preprocessing import StandardScaler
 
 from records import git_commit, versions, write_record
 from spaceform import HEADS, SpaceformClassifier, __version__, metrics
-from spaceform.engine.space import NARROW
+from spaceform.engine import Columns, Rows
 
 Make = Callable[[int], Any]
 
@@ -56,13 +56,13 @@ def load(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nda
     return X.astype(np.float32), y, test
 
 
-def models(features: int, heads: list[str]) -> dict[str, Make]:
+def models(table: bool, heads: list[str]) -> dict[str, Make]:
     """Makers of a model from a seed."""
     peers: dict[str, Make] = {
         "LogisticRegression": lambda _: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "KNeighborsClassifier": lambda _: make_pipeline(StandardScaler(), KNeighborsClassifier()),
     }
-    if features < NARROW:
+    if table:
         peers["HistGradientBoostingClassifier"] = lambda s: HistGradientBoostingClassifier(random_state=s)
     ours: dict[str, Make] = {
         f"SpaceformClassifier({head!r})": lambda s, head=head: SpaceformClassifier(head, random_state=s)
@@ -93,7 +93,7 @@ def measure(make: Make, seed: int, X: np.ndarray, y: np.ndarray, test: np.ndarra
 def report(name: str, folder: Path | None, heads: list[str], repeats: int) -> dict[str, Any]:
     """All models on one set, in turn."""
     X, y, test = load(name, folder)
-    made = models(X.shape[1], heads)
+    made = models(Columns.of(Rows.of(X[~test], y[~test])).table, heads)
     runs: dict[str, list[dict[str, float]]] = {model: [] for model in made}
     for seed in range(repeats):
         for model, make in made.items():
