@@ -19,9 +19,7 @@ def noisy() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X.astype(np.float32), names[np.where(wrong, (y + 1 + np.arange(len(y)) % 7) % 10, y)], wrong
 
 
-MODEL = SpaceformClassifier(
-    "subcentre_arcface", epochs=8, lr=0.01, dim=16, hidden=64, pieces=0, search=1, random_state=0
-)
+MODEL = SpaceformClassifier("subcentre_arcface", epochs=12, pieces=0, random_state=0)
 
 
 @pytest.fixture(scope="module")

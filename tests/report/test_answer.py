@@ -19,6 +19,8 @@ from spaceform.report.contents import Contents, compute
 from spaceform.report.figures.confusion import Confusion, confused_table, confusion, confusion_figure
 from spaceform.report.figures.intervals import intervals
 from spaceform.report.figures.searched import sensitive_heads
+from spaceform.report.looks import display
+from spaceform.report.page.advice import cards
 from spaceform.report.page.page import render
 from spaceform.report.records import collect
 from spaceform.report.tables import decided
@@ -147,9 +149,9 @@ def test_the_weights_on_the_page_are_those_of_the_recommendation(contents, page)
     found = part.advice.recommendation
     assert [goal["weight"] for goal in data["goals"]] == [round(100 * w) for w in found.weights.values()]
     assert sum(found.weights.values()) == pytest.approx(1)
-    for goal, column in zip(data["goals"], found.weights, strict=True):
+    for goal, (column, share) in zip(data["goals"], found.weights.items(), strict=True):
         verdict = part.advice.verdict.of(column)
-        regrets = [verdict.of(label).regret / verdict.goal.region for label in part.advice.verdict.labels]
+        regrets = [verdict.of(label).regret / verdict.counted(share) for label in part.advice.verdict.labels]
         assert goal["loss"] == pytest.approx(regrets)
     assert data["heads"][data["choice"]]["label"].lower() == found.choice.label
 
@@ -263,3 +265,16 @@ def test_mistakes_are_those_of_the_run_to_deploy(contents) -> None:
     assert confusion(None) is None
     assert confusion_figure(part.group, None).missing
     assert confused_table(part.group, None) is None
+
+
+def test_the_choice_of_a_sentence_is_first_on_its_card_and_bold_in_the_table(contents) -> None:
+    """Also where a cheaper head is chosen in place of the one that loses least."""
+    advice = contents.parts[0].advice
+    for column, choice in advice.recommendation.goals.items():
+        assert choice.label in advice.leading(column)
+        assert choice.label in advice.findings.leading[column]
+    for card, (column, said) in zip(cards(contents.parts[0]), advice.by_goal(display).items(), strict=True):
+        choice = advice.recommendation.goals.get(column)
+        if choice is not None:
+            assert card["winners"][0][1] == display(choice.label)
+            assert said[0].startswith((f"Choose {display(choice.label)}", f"Only {display(choice.label)}"))

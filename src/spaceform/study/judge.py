@@ -65,12 +65,16 @@ class Advice:
         return max(own, key=lambda run: (-math.inf if run.score is None else run.score, -run.seed))
 
     def leading(self, column: str) -> frozenset[str]:
-        """The choice for a goal and the heads that are practically as good; empty without a verdict."""
+        """The choice for a goal and the heads that are practically as good; empty without a verdict.
+
+        The head that loses least on average leads with those equivalent to it, and so does a cheaper head
+        that is chosen in its place, as `by_goal` says.
+        """
         leads = (Relation.CHOSEN, Relation.EQUIVALENT)
         found = (one for one in self.verdict.goals if one.goal.column == column)
-        return frozenset(
-            standing.label for one in found for standing in one.standings if standing.relation in leads
-        )
+        led = {standing.label for one in found for standing in one.standings if standing.relation in leads}
+        chosen = self.recommendation.goals.get(column) if self.recommendation is not None and led else None
+        return frozenset(led if chosen is None else {*led, chosen.label})
 
     def overall(self, name: Name = str) -> list[str]:
         """The recommendation over all goals, in sentences; `name` turns a label into what people read."""

@@ -115,3 +115,15 @@ def test_better_probabilities_alone_are_learnt_too():
     assert (found.right, found.learnt) == ((), ("cosine",))
     said = _advice(evidence_from({"cosine": {0: outputs}, "vmf": {0: outputs}})).overall()
     assert any(one.startswith("No head is shown to be right more often than guessing") for one in said)
+
+
+@pytest.mark.parametrize(("items", "classes"), [(36, 3), (200, 3), (600, 2), (1_500, 20), (5_000, 77)])
+def test_the_shares_of_the_classes_are_guessing_and_nothing_is_learnt(items, classes):
+    """What is the same for every item is no learning: shares of these items, of others, or nearly so."""
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(items) % classes)
+    for other in (labels, rng.integers(0, classes, 4 * items)):
+        p = (np.bincount(other, minlength=classes) + 1e-3)[None].repeat(items, 0)
+        p = p * np.exp(1e-3 * rng.standard_normal(p.shape))
+        p /= p.sum(1, keepdims=True)
+        assert guessing({"cosine": {0: ItemOutputs(labels, p, p)}}, {}).learnt == ()

@@ -9,7 +9,7 @@ from spaceform.report.looks import display
 from spaceform.report.readable import readable
 from spaceform.study.judge import export_command, next_step
 from spaceform.study.verdict.amounts import amount, probability, value
-from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Relation, Standing
+from spaceform.study.verdict.decide import GoalVerdict, ReferenceStanding, Standing
 from spaceform.study.verdict.goals import Goal
 
 
@@ -50,20 +50,23 @@ def _card(part: DataSetPart, one: GoalVerdict, said: Sequence[str], place: int) 
     heads = {record.label: record.head for record in part.group.records}
     leading = part.advice.leading(one.goal.column)
     ranked = sorted(one.standings, key=lambda s: -one.goal.sign * s.mean)
+    chosen = part.advice.recommendation and part.advice.recommendation.goals.get(one.goal.column)
+    winners = [s.label for s in ranked if s.label in leading]
+    winners.sort(key=lambda label: chosen is None or label != chosen.label)  # the choice first
     return {
         "key": f"{part.group.key}-advice-{place}",
         "goal": capital(one.goal.purpose),
-        "winners": [(heads[s.label], display(s.label)) for s in ranked if s.label in leading],
+        "winners": [(heads[label], display(label)) for label in winners],
         "sentence": said[0],
         "more": list(said[1:]),
         "measure": f"{one.goal.title}, 95 % interval",
-        "rows": [_row(one, s, heads[s.label]) for s in ranked],
+        "rows": [_row(one, s, heads[s.label], leads=s.label in leading) for s in ranked],
         "references": [_reference(one, r) for r in one.references],
         "region": f"No more than {amount(one.goal, one.goal.region)} makes no difference in practice.",
     }
 
 
-def _row(one: GoalVerdict, s: Standing, head: str) -> dict[str, Any]:
+def _row(one: GoalVerdict, s: Standing, head: str, *, leads: bool) -> dict[str, Any]:
     return {
         "head": head,
         "label": display(s.label),
@@ -72,7 +75,7 @@ def _row(one: GoalVerdict, s: Standing, head: str) -> dict[str, Any]:
         "seeds": s.seeds,
         "best": probability(s.best),
         "regret": amount(one.goal, s.regret),
-        "leads": s.relation in (Relation.CHOSEN, Relation.EQUIVALENT),
+        "leads": leads,
     }
 
 

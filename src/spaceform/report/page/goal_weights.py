@@ -29,7 +29,9 @@ def weights(key: str, advice: Advice | None, heads: Mapping[str, str]) -> dict[s
             {
                 "title": one.goal.title,
                 "weight": round(100 * shares.get(one.goal.column, 0.0)),
-                "loss": [one.of(label).regret / one.goal.region for label in labels],
+                "loss": [
+                    one.of(label).regret / one.counted(shares.get(one.goal.column, 0.0)) for label in labels
+                ],
             }
             for one in goals
         ],

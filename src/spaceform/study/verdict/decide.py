@@ -19,6 +19,9 @@ from spaceform.study.verdict.settle import Settlement, settlement
 LEVEL = 0.95
 _DRAWS = 8192
 
+MOST_COUNTED, _SMALL_SHARE = 10, 0.1
+"""How many differences that matter a goal counts for at most, if its share of the weights is smaller."""
+
 
 FEWEST_ITEMS = 6
 """Fewer items tell nothing: if two heads are equally good, in one case of sixteen one of them is better on
@@ -154,6 +157,18 @@ class GoalVerdict:
     def of(self, label: str) -> Standing:
         """The standing of a head."""
         return next(one for one in self.standings if one.label == label)
+
+    def counted(self, share: float) -> float:
+        """The difference that counts as 1 where goals are added up, in the goal's unit.
+
+        It is the region. If the goal's share of the weights is small, it is a tenth of the difference between
+        the best and the worst head, if that is more: in retrieval heads may differ by a hundred regions,
+        which would decide alone, however small the share.
+        """
+        means = [one.mean for one in self.standings]
+        if share >= _SMALL_SHARE or not means:
+            return self.goal.region
+        return max(self.goal.region, (max(means) - min(means)) / MOST_COUNTED)
 
     @property
     def chosen(self) -> Standing | None:

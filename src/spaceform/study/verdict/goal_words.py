@@ -55,7 +55,7 @@ def chosen(verdict: GoalVerdict, choice: GoalChoice | None, name: Name = str) ->
             near = f"practically as good as {name(choice.first)}"
         return f"{head}: {near}, and {gain(choice, name)}."
     if choice.why is Why.LITTLE_LOST:
-        return f"{head} ({value(goal, one.mean)}): {little_lost(choice, name)}."
+        return f"{head} ({value(goal, one.mean)}): {little_lost(verdict, choice, name)}."
     if choice.why is Why.FIRST:
         others = listed([name(label) for label in verdict.equivalent])
         verb = "is" if len(verdict.equivalent) == 1 else "are"
@@ -82,14 +82,15 @@ def gain(choice: GoalChoice, name: Name = str) -> str:
     return f"it is simpler than {first} at the same cost"
 
 
-def little_lost(choice: GoalChoice, name: Name = str) -> str:
+def little_lost(verdict: GoalVerdict, choice: GoalChoice, name: Name = str) -> str:
     """Why a head is chosen that is open and cheaper or simpler."""
     gained = "it is simpler at the same cost"
     if choice.time is not None and choice.time < SHORTER:
         gained = faster(choice.time, name(choice.first))
+    best = probability(verdict.of(choice.label).best)
     return (
-        f"it is open which head is the best, and on average {name(choice.label)} loses hardly more than "
-        f"{name(choice.first)}; {gained}"
+        f"it is the best with a probability of {best}, it is expected to be hardly worse than "
+        f"{name(choice.first)}, and {gained}"
     )
 
 

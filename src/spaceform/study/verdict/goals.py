@@ -59,7 +59,7 @@ class Goal:
 _BESIDE = 0.1
 """The weight of a goal that a classifier is not trained for. In such goals heads differ by many regions
 (mAP@R by 15 points where accuracy differs by 0.3). With a weight of 1 these goals would decide alone: on
-SNIPS the choice was then 0.5 points of accuracy and 0.019 NLL behind.
+SNIPS the choice was then 0.5 points of accuracy and 0.019 NLL behind. `GoalVerdict.counted` bounds them too.
 """
 
 CLASSIFICATION_GOALS: tuple[Goal, ...] = (

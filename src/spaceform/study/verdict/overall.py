@@ -115,7 +115,7 @@ def recommend(
     total = sum(given[column] for column in counted)
     shares = {column: given[column] / total for column in counted}
     least = _least_regret(evidence.labels, verdict, shares)
-    overall = decide(combined(evidence, goals, shares), seed=seed, choice=least).goals[0]
+    overall = decide(combined(evidence, verdict, shares), seed=seed, choice=least).goals[0]
     choice = break_tie(overall, costs)
     by_goal = {one.goal.column: break_tie(one, costs) for one in verdict.goals}
     assert choice is not None
@@ -133,7 +133,7 @@ def _least_regret(labels: tuple[str, ...], verdict: Verdict, shares: Mapping[str
 
     def regret(label: str) -> float:
         goals = [(verdict.of(column), share) for column, share in shares.items()]
-        return sum(share * one.of(label).regret / one.goal.region for one, share in goals)
+        return sum(share * one.of(label).regret / one.counted(share) for one, share in goals)
 
     return min(labels, key=regret)
 
@@ -173,9 +173,13 @@ def break_tie(verdict: GoalVerdict, costs: Mapping[str, Cost] | None = None) -> 
     return GoalChoice(label, Why.LITTLE_LOST if label in near else as_good, first, time)
 
 
-def combined(evidence: Evidence, goals: Mapping[str, Goal], shares: Mapping[str, float]) -> Evidence:
-    """Evidence on the overall goal: each item's weighted contributions to all goals, in regions."""
-    factor = {column: shares[column] * goals[column].sign / goals[column].region for column in shares}
+def combined(evidence: Evidence, verdict: Verdict, shares: Mapping[str, float]) -> Evidence:
+    """Evidence on the overall goal: each item's weighted contributions to all goals, as they count."""
+    goals = {column: verdict.of(column).goal for column in shares}
+    factor = {
+        column: shares[column] * goals[column].sign / verdict.of(column).counted(shares[column])
+        for column in shares
+    }
     known = all(
         one.values.shape[1] > 1
         for column in shares

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from spaceform.foundation.messages import counted, listed
 from spaceform.study.verdict.amounts import Name, amount, probability, region, value
-from spaceform.study.verdict.decide import FEWEST_ITEMS, Untold, Verdict
+from spaceform.study.verdict.decide import FEWEST_ITEMS, MOST_COUNTED, Untold, Verdict
 from spaceform.study.verdict.goal_words import LIKELY, gain, little_lost, rivals, why_left_out
 from spaceform.study.verdict.goals import Goal
 from spaceform.study.verdict.guessing import Guessing
@@ -22,7 +22,7 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
         as_good = f"over all goals practically as good as {name(found.choice.first)}"
         first += f": {as_good}, and {gain(found.choice, name)}."
     elif found.choice.why is Why.LITTLE_LOST:
-        first += f" for now: {little_lost(found.choice, name)}."
+        first += f" for now: {little_lost(found.verdict, found.choice, name)}."
     elif found.choice.why is Why.ONLY:
         first += ": it is the only head."
     elif one.best < LIKELY:
@@ -41,9 +41,15 @@ def overall(found: Recommendation, verdict: Verdict, name: Name = str) -> list[s
     regions = ", ".join(f"{region(goals[column])} for {goals[column].title}" for column in found.weights)
     if found.choice.why is Why.ONLY:
         return [*said, *(why_left_out(verdict.of(column), name) for column in found.left_out)]
+    capped = [
+        goals[column].title
+        for column, share in found.weights.items()
+        if verdict.of(column).counted(share) > goals[column].region
+    ]
     said.append(
         f"Weights: {weights}. Before goals are added up, each difference is divided by the smallest one that "
         f"matters: {regions}."
+        + (f" No more than {MOST_COUNTED} of these count in {listed(capped)}." if capped else "")
     )
     said += [why_left_out(verdict.of(column), name) for column in found.left_out]
     return said
