@@ -99,6 +99,15 @@ def test_a_cell_that_is_empty_only_later_is_refused(tmp_path):
         read_inputs(new, d.columns)
 
 
+def test_a_cell_that_is_no_number_is_named_in_a_column_of_numbers(tmp_path):
+    d = load(write(tmp_path, ROWS), label="survived")
+    new = ROWS.assign(age=["30", "31", "abc", "", "40", "41"])
+    with pytest.raises(
+        DataError, match=r"column 'age' must hold numbers, and its cell in row 2 .* is 'abc'; "
+    ):
+        read_inputs(write(tmp_path, new, "new.csv"), d.columns)
+
+
 def test_the_fill_is_taken_from_rows_that_do_not_test(tmp_path):
     frame = pd.DataFrame(
         {"a": [1.0, 3.0, np.nan, 100.0], "y": [0, 1, 0, 1], "split": ["train"] * 3 + ["test"]}

@@ -84,6 +84,11 @@ def require_columns(columns: Sequence[TableFeature], table: "Table", path: Any) 
         if there and (not numbers or _has_numbers(table[column.source], column)):
             continue
         kind, needed = " of numbers" if numbers else "", len({c.source for c in columns})
+        if there and (wrong := _no_number(table[column.source])):
+            raise DataError(
+                f"{path}: column {column.source!r} must hold numbers, and its cell in {wrong}; "
+                "write a number there, or leave the cell empty."
+            )
         raise DataError(
             f"{path} has no column {column.source!r}{kind}, one of the {needed:,} that are needed; add it, "
             "or rename the column that holds it."
@@ -93,6 +98,21 @@ def require_columns(columns: Sequence[TableFeature], table: "Table", path: Any) 
 def _has_numbers(cells: "ChunkedArray", column: TableFeature) -> bool:
     """Whether a feature can be made of these cells; all of them may be empty where empty cells are filled."""
     return is_number(cells) or (column.fill is not None and cells.null_count == len(cells))
+
+
+def _no_number(cells: "ChunkedArray") -> str:
+    """The first cell that is no number in a column most of whose cells are, with its row; or empty."""
+
+    def is_one(cell: str) -> bool:
+        try:
+            float(cell)
+        except ValueError:
+            return False
+        return True
+
+    wrong = [(row, cell) for row, cell in enumerate(_texts(cells)) if cell and not is_one(cell)]
+    most = 0 < len(wrong) <= len(cells) // 2
+    return f"row {wrong[0][0]} (counted from 0) is {wrong[0][1]!r}" if most else ""
 
 
 def _of_one(table: "Table", name: str, rows: NDArray[np.bool_]) -> Iterator[TableFeature]:

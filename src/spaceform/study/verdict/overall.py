@@ -1,9 +1,10 @@
 """Choose one head over all goals, and break ties by cost.
 
 The overall value of a head is the weighted mean over the goals of its values, each divided by the goal's
-region of equivalence: 1 is the smallest difference that matters. It is judged like any other goal, from the
-same seeds and items. The head of least expected regret follows from the regrets in the goals alone: it has
-the least Σ weight · regret / region. So a page can recommend a head for other weights without new draws.
+region of equivalence: 1 is the smallest difference that matters. (A goal of little weight counts for ten of
+these at most: `GoalVerdict.counted`.) It is judged like any other goal, from the same seeds and items. The
+head of least expected regret follows from the regrets in the goals alone: it has the least Σ weight · regret
+/ region. So a page can recommend a head for other weights without new draws.
 """
 
 from collections.abc import Mapping
